@@ -3,7 +3,13 @@ find_package(Threads REQUIRED)
 find_package(absl REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(PkgConfig REQUIRED)
-pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
+
+# Libraries with no CMake package of their own: NAME is target PkgConfig::NAME in capitals, here and for a user.
+set(VERBENA_PKG_CONFIG_MODULES hwloc)
+foreach(module IN LISTS VERBENA_PKG_CONFIG_MODULES)
+  string(TOUPPER "${module}" prefix)
+  pkg_check_modules(${prefix} REQUIRED IMPORTED_TARGET ${module})
+endforeach()
 
 if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(VERBENA_CCACHE ccache)

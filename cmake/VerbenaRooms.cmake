@@ -21,7 +21,33 @@ function(verbena_room NAME)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(verbena_${NAME} ${kind} cxx_std_20)
   target_link_libraries(verbena_${NAME} ${kind} ${ARG_DEPENDS} Threads::Threads)
+  set_target_properties(verbena_${NAME} PROPERTIES EXPORT_NAME ${NAME})
   set_property(GLOBAL APPEND PROPERTY VERBENA_ROOM_TARGETS verbena_${NAME})
+  verbena_headers_alone(${NAME} "${ARG_SOURCES}" "${ARG_HEADERS}")
+endfunction()
+
+# A header must compile alone. One with a source file of its own name is included first there, which proves it; this
+# compiles the others, in target verbena_NAME_headers (all of them: verbena_headers). Public headers: VerbenaUmbrella.
+function(verbena_headers_alone NAME SOURCES HEADERS)
+  set(lonely)
+  foreach(header IN LISTS HEADERS)
+    string(REGEX REPLACE "\\.h$" ".cc" source "${header}")
+    if(NOT source IN_LIST SOURCES)
+      cmake_path(ABSOLUTE_PATH header BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}" NORMALIZE OUTPUT_VARIABLE path)
+      set(unit "${CMAKE_CURRENT_BINARY_DIR}/headers/${header}.cc")
+      file(CONFIGURE OUTPUT "${unit}" CONTENT "#include \"${path}\"\n" @ONLY)
+      list(APPEND lonely "${unit}")
+    endif()
+  endforeach()
+  if(lonely AND PROJECT_IS_TOP_LEVEL)
+    add_library(verbena_${NAME}_headers OBJECT EXCLUDE_FROM_ALL ${lonely})
+    verbena_warnings(verbena_${NAME}_headers)
+    target_link_libraries(verbena_${NAME}_headers PRIVATE verbena_${NAME})
+    if(NOT TARGET verbena_headers)
+      add_custom_target(verbena_headers)
+    endif()
+    add_dependencies(verbena_headers verbena_${NAME}_headers)
+  endif()
 endfunction()
 
 # Warnings are properties of our own targets, never of a user's.
@@ -35,13 +61,20 @@ function(verbena_warnings TARGET)
   endif()
 endfunction()
 
+# A sanitizer costs up to fifteen times the run time.
+set(VERBENA_TEST_TIMEOUT_S 120)
+if(VERBENA_SANITIZE)
+  set(VERBENA_TEST_TIMEOUT_S 600)
+endif()
+
 # verbena_test(NAME SOURCES ... DEPENDS ... [LABELS ...])
-#   One test binary per room, registered with CTest under its name.
+#   One test binary per room, registered with CTest under its name. Labels with a meaning: `slow` is left out by
+#   tests/run --fast and by the sanitizer presets; `unsanitized` by the latter (it times, or counts allocations).
 function(verbena_test NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LABELS" ${ARGN})
   add_executable(test_${NAME} ${ARG_SOURCES})
   verbena_warnings(test_${NAME})
   target_link_libraries(test_${NAME} PRIVATE ${ARG_DEPENDS} verbena_test_main)
   add_test(NAME ${NAME} COMMAND test_${NAME})
-  set_tests_properties(${NAME} PROPERTIES TIMEOUT 120 LABELS "${ARG_LABELS}")
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${VERBENA_TEST_TIMEOUT_S} LABELS "${ARG_LABELS}")
 endfunction()
