@@ -1,0 +1,30 @@
+#pragma once
+// Every named maximum of the library, one section per room. Each says what happens when it is too low.
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::limits {
+
+// ---- links
+// A frame on shm and verbs. Larger messages go by READ; too low costs round trips for middling messages.
+inline constexpr uint32_t kSegmentBytes = 8 * 1024;
+// A frame on tcp, where a READ costs a round trip of system calls.
+inline constexpr uint32_t kTcpSegmentBytes = 64 * 1024;
+// Links per reactor. More are refused at accept with RESOURCE_EXHAUSTED.
+inline constexpr uint32_t kLinksPerReactorMax = 16 * 1024;
+// Calls that a client may have open on one link. More wait at the client.
+inline constexpr uint32_t kOpenCallsMax = 1024;
+// Serialised metadata of one call, as gRPC's soft limit. More is RESOURCE_EXHAUSTED.
+inline constexpr uint32_t kMetadataBytesMax = 8 * 1024;
+// A message without its tensors, unless the server or the method says otherwise; gRPC's is 4 MiB.
+inline constexpr uint64_t kMessageBytesMax = 64ull << 20;
+// Pieces of one payload (an allocation may consist of several). More is refused by Attach.
+inline constexpr uint32_t kPiecesMax = 64;
+// Paths that one link may name. More end the link: no honest client has so many methods.
+inline constexpr uint32_t kMethodsPerLinkMax = 4096;
+
+// ---- memory
+// Copies queued in one engine; more wait in the session.
+inline constexpr uint32_t kCopiesInFlightMax = 64;
+
+}  // namespace verbena::limits

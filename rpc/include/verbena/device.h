@@ -1,0 +1,32 @@
+#pragma once
+// Device: where memory is. A value, cheap to copy.
+#include <cstdint>
+
+namespace verbena {
+
+class Device {
+ public:
+  enum class Kind : uint8_t {
+    kHost = 0,
+    kCuda = 1,
+    kFake = 255,  // tests: memory that the CPU may not touch
+  };
+
+  constexpr Device() = default;
+  static constexpr Device Host() { return Device(); }
+  static constexpr Device Cuda(int index) { return Device(Kind::kCuda, index); }
+  static constexpr Device Fake(int index = 0) { return Device(Kind::kFake, index); }
+
+  constexpr Kind kind() const { return kind_; }
+  constexpr int index() const { return index_; }
+  friend constexpr bool operator==(Device a, Device b) {
+    return a.kind_ == b.kind_ && a.index_ == b.index_;
+  }
+
+ private:
+  constexpr Device(Kind kind, int index) : kind_(kind), index_(index) {}
+  Kind kind_ = Kind::kHost;
+  int index_ = 0;
+};
+
+}  // namespace verbena

@@ -1,0 +1,99 @@
+#pragma once
+// Who can touch which bytes. A memory::Device is a kind of memory (host, a GPU, the tests' fake whose memory the CPU may
+// not touch); a memory::CopyEngine moves bytes to or from it for one reactor; a memory::Region is one allocation that the
+// library knows. Fabrics move bytes between regions only through these, so they never include CUDA.
+//
+// Invariant: nobody dereferences a Region's address unless device().host_accessible().
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "verbena/device.h"
+
+namespace verbena::memory {
+
+class Device;
+
+// A range that was allocated as one. `buffer_id` changes when the same addresses are freed and allocated again.
+struct Extent {
+  std::byte* base = nullptr;
+  size_t bytes = 0;
+  uint64_t buffer_id = 0;
+};
+
+// How an extent is made reachable for another process.
+enum class ExportWay : uint8_t { kMemfd, kProcess, kIpc, kVmmDescriptor, kDmaBuf };
+
+// What goes to the peer: plain words, and at most one descriptor, sent over the links' side socket.
+struct Export {
+  ExportWay way = ExportWay::kMemfd;
+  int fd = -1;            // owned by whoever holds the Export; -1 = none
+  uint64_t offset = 0;    // of the extent within the descriptor
+  uint64_t bytes = 0;
+  uint64_t buffer_id = 0;
+  uint64_t address = 0;   // kProcess: where it lies in the owner
+};
+
+// A peer's extent, usable here.
+struct Mapping {
+  Device* device = nullptr;
+  std::byte* base = nullptr;
+  size_t bytes = 0;
+};
+
+// Order with respect to a stream of a GPU; zero for host memory.
+struct StreamOrder {
+  void* stream = nullptr;
+};
+
+struct CopyPiece {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  size_t bytes = 0;
+};
+
+// Moves bytes for one reactor, in order, a budget at a time.
+class CopyEngine {
+ public:
+  virtual ~CopyEngine() = default;
+  // Queues one copy; `pieces` are copied before this returns, the memory they name stays valid until `tag` is reported.
+  // False: the queue is full (kCopiesInFlightMax), try again after Poll. Reactor thread only.
+  virtual bool Copy(uint64_t tag, absl::Span<const CopyPiece> pieces, StreamOrder order) = 0;
+  // Works for at most `budget_bytes`, looking at `yield` about every 4 KiB and returning early when it is true. Calls
+  // `done(tag, ok)` for each copy that ended; ok = false: a range faulted. Returns whether copies are left.
+  // Reactor thread only.
+  virtual bool Poll(size_t budget_bytes, absl::FunctionRef<bool()> yield,
+                    absl::FunctionRef<void(uint64_t tag, bool ok)> done) = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual ::verbena::Device where() const = 0;
+  // Whether the CPU may load and store there.
+  virtual bool host_accessible() const = 0;
+
+  // The methods below may block: setup thread only.
+  virtual absl::StatusOr<std::vector<Extent>> Describe(const void* pointer, size_t bytes) = 0;
+  virtual absl::StatusOr<Export> ExportTo(const Extent& extent, ExportWay way) = 0;
+  // Takes the descriptor.
+  virtual absl::StatusOr<Mapping> Import(Export from_peer) = 0;
+  virtual void Release(const Mapping& mapping) = 0;
+  virtual absl::StatusOr<Extent> Allocate(size_t bytes) = 0;
+  virtual void Free(const Extent& extent) = 0;
+
+  // Any thread.
+  virtual std::unique_ptr<CopyEngine> MakeCopyEngine() = 0;
+};
+
+// The devices of this process: host always; GPUs and the fake when they register themselves. Any thread.
+Device& HostDevice();
+// NOT_FOUND names the device.
+absl::StatusOr<Device*> FindDevice(::verbena::Device where);
+void RegisterDevice(std::unique_ptr<Device> device);
+
+}  // namespace verbena::memory
