@@ -1,0 +1,22 @@
+# Sourced by the entry scripts, in the root of the tree. Clones in different folders share one compiler cache.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
+export CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
+jobs=${VERBENA_JOBS:-$(nproc)}
+
+# configure PRESET [ARGUMENT...]: quiet unless it fails.
+configure() {
+  local output
+  output=$(cmake --preset "$@" 2>&1) || { printf '%s\n' "$output" >&2; return 1; }
+}
+
+# build PRESET [ARGUMENT...]: one line that says what was done, and everything when it fails.
+build() {
+  local preset=$1 start=$SECONDS
+  local log=build/$preset/build.log
+  if ! cmake --build --preset "$preset" -j "$jobs" "${@:2}" >"$log" 2>&1; then
+    grep -E -A20 'FAILED|error|Error' "$log" | tail -n 80 >&2 || tail -n 80 "$log" >&2
+    echo "build $preset: FAILED (all of it: $log)" >&2
+    return 1
+  fi
+  echo "build $preset: $((SECONDS - start)) s"
+}
