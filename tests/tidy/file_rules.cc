@@ -44,6 +44,15 @@ bool IsIncluded(const SourceFile& file, const std::vector<SourceFile>& tree) {
   return false;
 }
 
+// A header of a room that has no CMakeLists.txt yet: a contract may land before what keeps it.
+bool IsAhead(const SourceFile& file, const std::vector<SourceFile>& tree) {
+  std::string room = file.path.substr(0, file.path.find('/', std::string_view("rpc/").size()));
+  for (const SourceFile& other : tree) {
+    if (other.path == room + "/CMakeLists.txt") return false;
+  }
+  return StartsWith(file.path, "rpc/") && EndsWith(file.path, ".h");
+}
+
 }  // namespace
 
 Findings CheckFileLength(const SourceFile& file) {
@@ -88,7 +97,7 @@ Findings CheckNoDeadFiles(const std::vector<SourceFile>& tree) {
     bool bound = StartsWith(file.path, "rpc/") || StartsWith(file.path, "codegen/");
     if (!bound || !IsCpp(file.path) || IsMachineMade(file.path)) continue;
     if (StartsWith(file.path, "rpc/include/")) continue;  // What users include.
-    if (!IsBuilt(file, tree) && !IsIncluded(file, tree)) {
+    if (!IsBuilt(file, tree) && !IsIncluded(file, tree) && !IsAhead(file, tree)) {
       findings.push_back(
           Finding(file.path, 1, "no CMakeLists.txt names it and no file includes it"));
     }
