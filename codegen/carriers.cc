@@ -12,7 +12,8 @@ using google::protobuf::FileDescriptor;
 
 void AppendMessages(const Descriptor& message, std::vector<const Descriptor*>& out) {
   if (message.options().map_entry()) return;
-  for (int i = 0; i < message.nested_type_count(); ++i) AppendMessages(*message.nested_type(i), out);
+  for (int i = 0; i < message.nested_type_count(); ++i)
+    AppendMessages(*message.nested_type(i), out);
   out.push_back(&message);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-// Which messages can reach a verbena.v1.Tensor or Buffer through their fields, at any depth. Least fixpoint over the graph
-// of messages: a cycle alone carries nothing. Linear in the number of fields that can be reached.
+// Which messages can reach a verbena.v1.Tensor or Buffer through their fields, at any depth. Least
+// fixpoint over the graph of messages: a cycle alone carries nothing. Linear in the number of
+// fields that can be reached.
 #include <unordered_set>
 #include <vector>
 
@@ -20,7 +21,8 @@ std::vector<const google::protobuf::Descriptor*> MessagesOf(
 
 class Carriers {
  public:
-  // Knows the messages of `file`, those that its methods and extensions name, and all that can be reached from them.
+  // Knows the messages of `file`, those that its methods and extensions name, and all that can be
+  // reached from them.
   explicit Carriers(const google::protobuf::FileDescriptor& file);
 
   // False for Tensor and Buffer: they are what is carried.

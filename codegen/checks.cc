@@ -22,7 +22,8 @@ using google::protobuf::MethodDescriptor;
 using google::protobuf::ServiceDescriptor;
 using google::protobuf::SourceLocation;
 
-// protoc counts from 0, compilers and editors from 1. Without source information: the file's beginning.
+// protoc counts from 0, compilers and editors from 1. Without source information: the file's
+// beginning.
 std::string Where(const FileDescriptor& file, bool found, const SourceLocation& at) {
   if (!found) return absl::StrCat(file.name(), ":1:1: ");
   return absl::StrCat(file.name(), ":", at.start_line + 1, ":", at.start_column + 1, ": ");

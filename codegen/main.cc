@@ -1,4 +1,5 @@
-// protoc-gen-verbena: protoc runs it, with a CodeGeneratorRequest on stdin, and reads a CodeGeneratorResponse from stdout.
+// protoc-gen-verbena: protoc runs it, with a CodeGeneratorRequest on stdin, and reads a
+// CodeGeneratorResponse from stdout.
 #include <unistd.h>
 
 #include <cstdio>
@@ -22,13 +23,15 @@ constexpr char kHelp[] =
 int RunAsPlugin() {
   CodeGeneratorRequest request;
   if (!request.ParseFromFileDescriptor(STDIN_FILENO)) {
-    std::fputs("protoc-gen-verbena: stdin is not a CodeGeneratorRequest; protoc runs this program\n",
-               stderr);
+    std::fputs(
+        "protoc-gen-verbena: stdin is not a CodeGeneratorRequest; protoc runs this program\n",
+        stderr);
     return 1;
   }
   const absl::StatusOr<CodeGeneratorResponse> response = verbena::codegen::Generate(request);
   if (!response.ok()) {
-    std::fprintf(stderr, "protoc-gen-verbena: %s\n", std::string(response.status().message()).c_str());
+    std::fprintf(stderr, "protoc-gen-verbena: %s\n",
+                 std::string(response.status().message()).c_str());
     return 1;
   }
   if (!response->SerializeToFileDescriptor(STDOUT_FILENO)) {

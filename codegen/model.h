@@ -1,6 +1,7 @@
 #pragma once
-// What the printers need to know about one .proto file, as plain values: every C++ name is final and `::`-qualified, every
-// choice is made. BuildFileModel() is the only place that turns descriptors into names; the printers only print.
+// What the printers need to know about one .proto file, as plain values: every C++ name is final
+// and `::`-qualified, every choice is made. BuildFileModel() is the only place that turns
+// descriptors into names; the printers only print.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,10 +16,11 @@ namespace verbena::codegen {
 struct TensorField {
   enum class Shape { kSingular, kRepeated, kMap };
   Shape shape = Shape::kSingular;
-  bool is_descriptor = false;  // verbena.v1.Tensor or Buffer itself, else a message that carries some
-  std::string accessor;        // "input", "class_"
-  std::string full_name;       // "demo.InferRequest.input"
-  std::string type;            // of the field, or of the map's values
+  bool is_descriptor =
+      false;              // verbena.v1.Tensor or Buffer itself, else a message that carries some
+  std::string accessor;   // "input", "class_"
+  std::string full_name;  // "demo.InferRequest.input"
+  std::string type;       // of the field, or of the map's values
 };
 
 struct CarryingMessage {

@@ -19,28 +19,28 @@ using Names = std::set<std::string>;
 
 // Keywords, and macros of headers that protobuf or the runtime include.
 const Names& Unusable() {
-  static const Names& names = *new Names{
-      "NULL",     "EOF",           "alignas",     "alignof",   "and",
-      "and_eq",   "asm",           "assert",      "auto",      "bitand",
-      "bitor",    "bool",          "break",       "case",      "catch",
-      "char",     "char16_t",      "char32_t",    "char8_t",   "class",
-      "co_await", "co_return",     "co_yield",    "compl",     "concept",
-      "const",    "const_cast",    "consteval",   "constexpr", "constinit",
-      "continue", "decltype",      "default",     "delete",    "do",
-      "double",   "dynamic_cast",  "else",        "enum",      "errno",
-      "explicit", "export",        "extern",      "false",     "float",
-      "for",      "friend",        "goto",        "if",        "inline",
-      "int",      "linux",         "long",        "mutable",   "namespace",
-      "new",      "noexcept",      "not",         "not_eq",    "nullptr",
-      "operator", "or",            "or_eq",       "private",   "protected",
-      "public",   "register",      "requires",    "return",    "reinterpret_cast",
-      "short",    "signed",        "sizeof",      "static",    "static_assert",
-      "stderr",   "stdin",         "stdout",      "struct",    "static_cast",
-      "switch",   "template",      "this",        "throw",     "thread_local",
-      "true",     "try",           "typedef",     "typeid",    "typename",
-      "union",    "unix",          "unsigned",    "using",     "virtual",
-      "void",     "volatile",      "wchar_t",     "while",     "xor",
-      "xor_eq"};
+  static const Names& names =
+      *new Names{"NULL",     "EOF",          "alignas",   "alignof",   "and",
+                 "and_eq",   "asm",          "assert",    "auto",      "bitand",
+                 "bitor",    "bool",         "break",     "case",      "catch",
+                 "char",     "char16_t",     "char32_t",  "char8_t",   "class",
+                 "co_await", "co_return",    "co_yield",  "compl",     "concept",
+                 "const",    "const_cast",   "consteval", "constexpr", "constinit",
+                 "continue", "decltype",     "default",   "delete",    "do",
+                 "double",   "dynamic_cast", "else",      "enum",      "errno",
+                 "explicit", "export",       "extern",    "false",     "float",
+                 "for",      "friend",       "goto",      "if",        "inline",
+                 "int",      "linux",        "long",      "mutable",   "namespace",
+                 "new",      "noexcept",     "not",       "not_eq",    "nullptr",
+                 "operator", "or",           "or_eq",     "private",   "protected",
+                 "public",   "register",     "requires",  "return",    "reinterpret_cast",
+                 "short",    "signed",       "sizeof",    "static",    "static_assert",
+                 "stderr",   "stdin",        "stdout",    "struct",    "static_cast",
+                 "switch",   "template",     "this",      "throw",     "thread_local",
+                 "true",     "try",          "typedef",   "typeid",    "typename",
+                 "union",    "unix",         "unsigned",  "using",     "virtual",
+                 "void",     "volatile",     "wchar_t",   "while",     "xor",
+                 "xor_eq"};
   return names;
 }
 
@@ -86,7 +86,8 @@ std::string AccessorName(const google::protobuf::FieldDescriptor& field) {
 }
 
 std::string ServiceName(const ServiceDescriptor& service) {
-  // A class called like a namespace that generated code relies on would hide it from its whole package.
+  // A class called like a namespace that generated code relies on would hide it from its whole
+  // package.
   static const Names& namespaces = *new Names{"absl", "google", "std", "verbena"};
   std::string name = Escaped(std::string(service.name()));
   if (Members().count(name) != 0 || namespaces.count(name) != 0) name += "_";

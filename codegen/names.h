@@ -1,6 +1,7 @@
 #pragma once
-// C++ names for what protobuf names: no keyword, no macro of the standard library, nothing that the generated classes use
-// themselves. Messages and fields keep the names that protoc's own generator gives them.
+// C++ names for what protobuf names: no keyword, no macro of the standard library, nothing that the
+// generated classes use themselves. Messages and fields keep the names that protoc's own generator
+// gives them.
 #include <string>
 #include <vector>
 
@@ -36,7 +37,8 @@ struct MethodNames {
 };
 std::vector<MethodNames> MethodNamesOf(const google::protobuf::ServiceDescriptor& service);
 
-// A .proto's comment as C++ lines with `indent`, or nothing. No line can continue onto the code below it.
+// A .proto's comment as C++ lines with `indent`, or nothing. No line can continue onto the code
+// below it.
 std::string CommentLines(absl::string_view text, absl::string_view indent);
 
 }  // namespace verbena::codegen

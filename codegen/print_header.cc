@@ -25,9 +25,10 @@ void PrintIncludes(const File& file, std::string& out) {
 
 void PrintVisitors(const File& file, std::string& out) {
   if (file.carrying.empty()) return;
-  StrAppend(&out,
-            "// Messages that carry tensors: verbena::Parcel<T> holds such a message with its tensors.\n"
-            "namespace verbena {\n");
+  StrAppend(
+      &out,
+      "// Messages that carry tensors: verbena::Parcel<T> holds such a message with its tensors.\n"
+      "namespace verbena {\n");
   for (const CarryingMessage& message : file.carrying) {
     SubstituteAndAppend(
         &out,
@@ -57,13 +58,12 @@ void PrintOuter(const Service& service, std::string& out) {
 }
 
 void PrintStub(const Service& service, std::string& out) {
-  SubstituteAndAppend(
-      &out,
-      "// A value: copies share the channel. Any thread.\n"
-      "class $0::Stub final {\n public:\n"
-      "  explicit Stub(::std::shared_ptr<::verbena::Channel> channel)\n"
-      "      : verbena_core_(::std::move(channel)) {}\n\n",
-      service.name);
+  SubstituteAndAppend(&out,
+                      "// A value: copies share the channel. Any thread.\n"
+                      "class $0::Stub final {\n public:\n"
+                      "  explicit Stub(::std::shared_ptr<::verbena::Channel> channel)\n"
+                      "      : verbena_core_(::std::move(channel)) {}\n\n",
+                      service.name);
   for (const Method& method : service.methods) {
     const Signature s = SignatureOf(method);
     SubstituteAndAppend(&out, "$0  $1 $2($3 = {}) const;\n", method.comment, s.stub_result,

@@ -8,13 +8,12 @@ using absl::StrAppend;
 using absl::SubstituteAndAppend;
 
 void PrintClass(const Service& service, std::string& out) {
-  SubstituteAndAppend(
-      &out,
-      "\n// Give each method that the test calls a body, before the first call:\n"
-      "//   mock.on_Method = [&](auto&...) { ... };\n"
-      "// A method without one ends with UNIMPLEMENTED.\n"
-      "class $0::Mock final : public $0::Service {\n public:\n",
-      service.name);
+  SubstituteAndAppend(&out,
+                      "\n// Give each method that the test calls a body, before the first call:\n"
+                      "//   mock.on_Method = [&](auto&...) { ... };\n"
+                      "// A method without one ends with UNIMPLEMENTED.\n"
+                      "class $0::Mock final : public $0::Service {\n public:\n",
+                      service.name);
   for (const Method& method : service.methods) {
     const Signature s = SignatureOf(method);
     SubstituteAndAppend(&out, "  ::std::function<$0($1)> $2;\n", s.result, s.types, method.mock);

@@ -11,7 +11,8 @@ using absl::SubstituteAndAppend;
 // Only fields that are present are entered, so a oneof needs nothing of its own.
 void PrintField(const TensorField& field, std::string& out) {
   const auto visit = [&field](absl::string_view value) {
-    if (field.is_descriptor) return Substitute("visitor.Visit($0, \"$1\");\n", value, field.full_name);
+    if (field.is_descriptor)
+      return Substitute("visitor.Visit($0, \"$1\");\n", value, field.full_name);
     return Substitute("TensorFields<$0>::Visit($1, visitor);\n", field.type, value);
   };
   const std::string get = Substitute("message.$0()", field.accessor);
@@ -44,10 +45,14 @@ void PrintVisitors(const File& file, std::string& out) {
 
 absl::string_view KindName(Kind kind) {
   switch (kind) {
-    case Kind::kUnary: return "kUnary";
-    case Kind::kServerStreaming: return "kServerStreaming";
-    case Kind::kClientStreaming: return "kClientStreaming";
-    case Kind::kBidi: return "kBidi";
+    case Kind::kUnary:
+      return "kUnary";
+    case Kind::kServerStreaming:
+      return "kServerStreaming";
+    case Kind::kClientStreaming:
+      return "kClientStreaming";
+    case Kind::kBidi:
+      return "kBidi";
   }
   return "";
 }
@@ -56,10 +61,12 @@ std::string MethodTable(const Service& service) {
   return absl::StrCat("verbena_methods_", service.name);
 }
 
-// An entry is {path, kind, idempotent, request_bytes_max, reply_bytes_max, request, reply, handle, handle_blocking}.
+// An entry is {path, kind, idempotent, request_bytes_max, reply_bytes_max, request, reply, handle,
+// handle_blocking}.
 void PrintMethodEntry(const Service& service, const Method& method, std::string& out) {
   const Signature s = SignatureOf(method);
-  SubstituteAndAppend(&out, "    {\"$0\", ::verbena::MethodKind::$1, $2, $3u, $4u,\n     $5,\n     $6,\n",
+  SubstituteAndAppend(&out,
+                      "    {\"$0\", ::verbena::MethodKind::$1, $2, $3u, $4u,\n     $5,\n     $6,\n",
                       method.path, KindName(method.kind), method.idempotent ? "true" : "false",
                       method.request_bytes_max, method.reply_bytes_max, s.request_ops, s.reply_ops);
   const std::string handle = Substitute(
@@ -82,7 +89,8 @@ void PrintTable(const Service& service, std::string& out) {
     StrAppend(&out, "};\n");
   }
   SubstituteAndAppend(
-      &out, "const ::verbena::internal::ServiceInfo verbena_info_$0 = {\"$1\", $2};\n}  // namespace\n\n",
+      &out,
+      "const ::verbena::internal::ServiceInfo verbena_info_$0 = {\"$1\", $2};\n}  // namespace\n\n",
       service.name, service.full_name, service.methods.empty() ? "{}" : table);
 }
 
@@ -102,17 +110,17 @@ void PrintService(const Service& service, std::string& out) {
                         s.types);
     StrAppend(&out, "  return ::verbena::internal::Unimplemented();\n}\n");
   }
-  SubstituteAndAppend(&out,
-                      "const ::verbena::internal::ServiceInfo& $0::Service::verbena_info() const {\n"
-                      "  return verbena_info_$0;\n}\n",
-                      service.name);
+  SubstituteAndAppend(
+      &out,
+      "const ::verbena::internal::ServiceInfo& $0::Service::verbena_info() const {\n"
+      "  return verbena_info_$0;\n}\n",
+      service.name);
 }
 }  // namespace
 
 std::string PrintSource(const File& file) {
   std::string out = Banner(file);
-  SubstituteAndAppend(&out,
-                      "#include \"$0.verbena.h\"\n// @@protoc_insertion_point(includes)\n\n",
+  SubstituteAndAppend(&out, "#include \"$0.verbena.h\"\n// @@protoc_insertion_point(includes)\n\n",
                       file.base);
   PrintVisitors(file, out);
   StrAppend(&out, OpenNamespace(file));

@@ -1,6 +1,6 @@
 #pragma once
-// The three files of one .proto, from its model. Every type in them is `::`-qualified and every parameter has a fixed name, so
-// that no package, message or method can change what a line means.
+// The three files of one .proto, from its model. Every type in them is `::`-qualified and every
+// parameter has a fixed name, so that no package, message or method can change what a line means.
 #include <string>
 
 #include "codegen/model.h"
@@ -29,7 +29,8 @@ struct Signature {
   std::string types;            // of the handler, unnamed
   std::string forward;          // the handler's parameters, passed on
   std::string unpack;           // the handler's arguments, out of HandlerArgs `args`
-  std::string request_ops;      // "&::verbena::internal::kOps<::demo::HelloRequest>", "nullptr" for a stream
+  std::string
+      request_ops;  // "&::verbena::internal::kOps<::demo::HelloRequest>", "nullptr" for a stream
   std::string reply_ops;
 };
 Signature SignatureOf(const Method& method);

@@ -14,14 +14,17 @@ std::string Request(const Method& m) {
   return absl::StrCat("*static_cast<const ", m.request, "*>(args.request)");
 }
 
-std::string Reply(const Method& m) { return absl::StrCat("*static_cast<", m.reply, "*>(args.reply)"); }
+std::string Reply(const Method& m) {
+  return absl::StrCat("*static_cast<", m.reply, "*>(args.reply)");
+}
 
 void Unary(const Method& m, Signature& s) {
   s.stub_result = absl::StrCat("::verbena::Call<", m.reply, ">");
   s.stub_parameters = absl::StrCat("const ", m.request, "& request, ", kOptions);
   s.start = absl::StrCat("Unary<", m.request, ", ", m.reply, ">");
   s.start_arguments = "request, options";
-  s.parameters = absl::StrCat(kContext, " context, const ", m.request, "& request, ", m.reply, "& reply");
+  s.parameters =
+      absl::StrCat(kContext, " context, const ", m.request, "& request, ", m.reply, "& reply");
   s.types = absl::StrCat(kContext, ", const ", m.request, "&, ", m.reply, "&");
   s.forward = "context, request, reply";
   s.unpack = absl::StrCat("args.context, ", Request(m), ", ", Reply(m));
@@ -35,7 +38,8 @@ void ServerStreaming(const Method& m, absl::string_view sync, Signature& s) {
   s.stub_parameters = absl::StrCat("const ", m.request, "& request, ", kOptions);
   s.start = absl::StrCat("StartReading<", s.stub_result, ", ", m.request, ">");
   s.start_arguments = "request, options";
-  s.parameters = absl::StrCat(kContext, " context, const ", m.request, "& request, ", writer, " writer");
+  s.parameters =
+      absl::StrCat(kContext, " context, const ", m.request, "& request, ", writer, " writer");
   s.types = absl::StrCat(kContext, ", const ", m.request, "&, ", writer);
   s.forward = "context, request, ::std::move(writer)";
   s.unpack = absl::StrCat("args.context, ", Request(m), ", ", writer, "(args.stream)");
@@ -78,10 +82,18 @@ Signature SignatureOf(const Method& method) {
   signature.result = method.blocking ? "::absl::Status" : "::verbena::Task<::absl::Status>";
   const absl::string_view sync = method.blocking ? "Sync" : "";
   switch (method.kind) {
-    case Kind::kUnary: Unary(method, signature); break;
-    case Kind::kServerStreaming: ServerStreaming(method, sync, signature); break;
-    case Kind::kClientStreaming: ClientStreaming(method, sync, signature); break;
-    case Kind::kBidi: Bidi(method, sync, signature); break;
+    case Kind::kUnary:
+      Unary(method, signature);
+      break;
+    case Kind::kServerStreaming:
+      ServerStreaming(method, sync, signature);
+      break;
+    case Kind::kClientStreaming:
+      ClientStreaming(method, sync, signature);
+      break;
+    case Kind::kBidi:
+      Bidi(method, sync, signature);
+      break;
   }
   return signature;
 }
