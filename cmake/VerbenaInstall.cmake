@@ -5,13 +5,8 @@ set(verbena_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/verbena")
 set(verbena_proto_dir "${CMAKE_INSTALL_DATADIR}/verbena/proto")
 
 set(verbena_installed ${verbena_rooms})
-foreach(target verbena_proto protoc-gen-verbena)
-  if(TARGET ${target})
-    list(APPEND verbena_installed ${target})
-  endif()
-endforeach()
-if(TARGET verbena_proto)
-  set_target_properties(verbena_proto PROPERTIES EXPORT_NAME proto)
+if(TARGET protoc-gen-verbena)
+  list(APPEND verbena_installed protoc-gen-verbena)
 endif()
 install(TARGETS ${verbena_installed} EXPORT verbenaTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
@@ -20,6 +15,8 @@ install(TARGETS verbena EXPORT verbenaTargets
   FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT verbenaTargets NAMESPACE verbena:: DESTINATION ${verbena_cmake_dir})
 
+install(DIRECTORY "${PROJECT_BINARY_DIR}/proto/generated/" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.pb.h")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/proto/" DESTINATION ${verbena_proto_dir} FILES_MATCHING PATTERN "*.proto")
 
 # What the package has to find again for its user, beside what every build needs.
@@ -44,6 +41,7 @@ endif()
 function(verbena_pkg_config_of LIBRARY REQUIRES LIBS)
   set(requires)
   set(libs)
+  string(REGEX REPLACE "^\\$<LINK_ONLY:(.+)>$" "\\1" LIBRARY "${LIBRARY}")
   if(LIBRARY MATCHES "^absl::(.+)$")
     set(requires "absl_${CMAKE_MATCH_1}")
   elseif(LIBRARY MATCHES "^protobuf::libprotobuf$")

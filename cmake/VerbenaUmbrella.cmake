@@ -6,9 +6,6 @@ add_library(verbena INTERFACE)
 add_library(verbena::verbena ALIAS verbena)
 target_compile_features(verbena INTERFACE cxx_std_20)
 target_link_libraries(verbena INTERFACE ${verbena_rooms})
-if(TARGET verbena_proto)
-  target_link_libraries(verbena INTERFACE verbena_proto)
-endif()
 target_sources(verbena INTERFACE
   FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/rpc/include" FILES ${verbena_public_headers})
 
