@@ -61,6 +61,8 @@ class PayloadSet {
     ::verbena::Device where;  // at the owner
   };
   virtual absl::Span<const Entry> entries() const = 0;
+  // Of the link it came by: "shm", "tcp", ... A static string.
+  virtual absl::string_view transport() const = 0;
   // Any thread. Gives every lease back; fetches under way end with CANCELLED when their posted chunks have finished.
   virtual void Release() = 0;
   virtual ~PayloadSet() = default;
@@ -103,6 +105,7 @@ class ClientCall {
  public:
   uint32_t method = 0;          // process-wide id of the path, from MethodId()
   int64_t deadline_ns = 0;      // steady clock; 0 = none
+  uint64_t reply_bytes_max = 0; // a larger body ends the call with RESOURCE_EXHAUSTED; 0 = limits::kMessageBytesMax
   virtual void OnReply(ReplyView& reply) = 0;
 
  protected:
