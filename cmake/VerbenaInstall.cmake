@@ -5,9 +5,12 @@ set(verbena_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/verbena")
 set(verbena_proto_dir "${CMAKE_INSTALL_DATADIR}/verbena/proto")
 
 set(verbena_installed ${verbena_rooms})
-if(TARGET protoc-gen-verbena)
-  list(APPEND verbena_installed protoc-gen-verbena)
-endif()
+foreach(target verbena_proto protoc-gen-verbena)
+  if(TARGET ${target})
+    list(APPEND verbena_installed ${target})
+  endif()
+endforeach()
+set_target_properties(verbena_proto PROPERTIES EXPORT_NAME proto)
 install(TARGETS ${verbena_installed} EXPORT verbenaTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -15,8 +18,6 @@ install(TARGETS verbena EXPORT verbenaTargets
   FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT verbenaTargets NAMESPACE verbena:: DESTINATION ${verbena_cmake_dir})
 
-install(DIRECTORY "${PROJECT_BINARY_DIR}/proto/generated/" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.pb.h")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/proto/" DESTINATION ${verbena_proto_dir} FILES_MATCHING PATTERN "*.proto")
 
 # What the package has to find again for its user, beside what every build needs.
@@ -32,10 +33,8 @@ configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/verbenaConfig.cmake.in"
   INSTALL_DESTINATION ${verbena_cmake_dir} PATH_VARS verbena_proto_dir)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/verbenaConfigVersion.cmake" COMPATIBILITY SameMajorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/verbenaConfig.cmake" "${PROJECT_BINARY_DIR}/verbenaConfigVersion.cmake"
+  "${CMAKE_CURRENT_LIST_DIR}/VerbenaGenerate.cmake"
   DESTINATION ${verbena_cmake_dir})
-if(EXISTS "${CMAKE_CURRENT_LIST_DIR}/VerbenaGenerate.cmake")
-  install(FILES "${CMAKE_CURRENT_LIST_DIR}/VerbenaGenerate.cmake" DESTINATION ${verbena_cmake_dir})
-endif()
 
 # The pkg-config file names what the rooms link to: absl::status is absl_status, and so on.
 function(verbena_pkg_config_of LIBRARY REQUIRES LIBS)

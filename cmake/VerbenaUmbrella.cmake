@@ -5,7 +5,7 @@ file(GLOB_RECURSE verbena_public_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR
 add_library(verbena INTERFACE)
 add_library(verbena::verbena ALIAS verbena)
 target_compile_features(verbena INTERFACE cxx_std_20)
-target_link_libraries(verbena INTERFACE ${verbena_rooms})
+target_link_libraries(verbena INTERFACE ${verbena_rooms} verbena_proto)
 target_sources(verbena INTERFACE
   FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/rpc/include" FILES ${verbena_public_headers})
 
