@@ -60,7 +60,8 @@ struct Sockets {
   int side = -1;    // a connected unix socket for descriptors, when both are on one host; else -1
 };
 
-// A send buffer, private to this side until it is sent.
+// A send buffer, private to this side until it is sent. Bytes 0-1 of every frame are its length modulo 65536, little
+// endian; Send writes them (the session's header leaves room, and need not set them). Nothing else in a frame is the fabric's.
 struct OutFrame {
   std::byte* data = nullptr;
   uint32_t capacity = 0;
