@@ -110,7 +110,7 @@ const TensorInfo* File::Find(absl::string_view name) const {
 }
 
 absl::Span<const std::byte> File::data(const TensorInfo& tensor) const {
-  return absl::MakeConstSpan(mapping_ + data_offset_ + tensor.offset, tensor.bytes);
+  return data().subspan(tensor.offset, tensor.bytes);
 }
 
 absl::Status File::CheckUnchanged() const {

@@ -86,6 +86,10 @@ class File {
   // The bytes of one of this file's tensors, in the mapping. The format does not promise that they
   // are aligned to their element: copy them, or check, before reading them as anything but bytes.
   absl::Span<const std::byte> data(const TensorInfo& tensor) const;
+  // The bytes of all of them.
+  absl::Span<const std::byte> data() const {
+    return absl::MakeConstSpan(mapping_ + data_offset_, file_bytes_ - data_offset_);
+  }
 
   // Whether the file still has the size and modification time that it was opened with: call it
   // before a long use. FAILED_PRECONDITION, naming what changed, means that data() may no longer be
