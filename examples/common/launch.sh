@@ -6,11 +6,15 @@ programs() {
   if [[ -z $build ]]; then
     cmake/setup
     source cmake/environment.sh
-    configure release
+    configure release -DVERBENA_EXAMPLE_PROGRAMS=ON
     build release --target "$target"
     build=build/release
   fi
   programs=$build/examples/$example
+  if ! compgen -G "$programs/*server" >/dev/null; then
+    echo "$0: no programs in $programs: configure with -DVERBENA_EXAMPLE_PROGRAMS=ON, then build $target" >&2
+    return 1
+  fi
 }
 
 server_pids=()
