@@ -1,0 +1,209 @@
+#include "benchmarks/harness/report.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace verbena::benchmarks {
+namespace {
+
+double BoundIn(const Must& must, LineClass c) { return c == LineClass::kFar ? must.far : must.near; }
+
+void Judge(Line& line, double number, double bound) {
+  line.must = bound;
+  const bool met = line.lower_is_better ? number <= bound : number >= bound;
+  line.flags.push_back(met ? "must: met" : "must: missed");
+}
+
+Line Blank(const Row& row, const char* line_class) {
+  Line line;
+  line.name = row.name;
+  line.transport = row.transport;
+  line.payload_bytes = row.payload_bytes;
+  line.outstanding = row.outstanding;
+  line.unit = UnitOf(row.metric);
+  line.lower_is_better = LowerIsBetter(row.metric);
+  line.line_class = line_class;
+  return line;
+}
+
+// Our numbers of one class.
+void FillOurs(Line& line, const RowResult& result, LineClass c) {
+  if (!result.ours.skipped.empty()) {
+    line.flags.push_back("ours: skipped: " + result.ours.skipped);
+    return;
+  }
+  const Summary ours = Summarize(result.ours.kept, c);
+  line.windows = ours.windows;
+  line.dropped = result.ours.dropped;
+  line.line_ns = ours.line_ns;
+  line.switches = ours.switches;
+  if (ours.windows == 0) return;
+  line.value = ours.value;
+  if (ours.p99 > 0) line.p99 = ours.p99;
+  if (result.row.must_p99_near && c == LineClass::kNear) {
+    line.flags.push_back(ours.p99 <= *result.row.must_p99_near ? "p99: met" : "p99: missed");
+  }
+}
+
+void FillPeer(Line& line, const SideResult& peer, LineClass c) {
+  line.peer = peer.side.peer;
+  line.variant = peer.side.variant;
+  const Summary theirs = Summarize(peer.kept, c);
+  line.peer_windows = theirs.windows;
+  line.dropped += peer.dropped;
+  if (theirs.windows == 0) return;
+  if (line.windows == 0) {
+    line.line_ns = theirs.line_ns;
+    line.switches = theirs.switches;
+  }
+  line.peer_value = theirs.value;
+  if (theirs.p99 > 0) line.peer_p99 = theirs.p99;
+  if (theirs.windows < 3) line.flags.push_back("few windows");
+  if (!line.value || theirs.value == 0) return;
+  line.ratio = *line.value / theirs.value;
+  if (peer.side.must) Judge(line, *line.ratio, BoundIn(*peer.side.must, c));
+}
+
+// Among the variants of one peer in one class only the best stays `best`.
+void MarkBest(std::vector<Line>& lines) {
+  std::map<std::string, Line*> best;
+  for (Line& line : lines) {
+    Line*& current = best[absl::StrCat(line.peer, "/", line.line_class)];
+    const auto better = [&line](const Line& than) {
+      const double mine = line.peer_value.value_or(0);
+      const double other = than.peer_value.value_or(0);
+      return mine > 0 && (other == 0 || (line.lower_is_better ? mine < other : mine > other));
+    };
+    line.best = !current || better(*current);
+    if (!line.best) continue;
+    if (current) current->best = false;
+    current = &line;
+  }
+}
+
+// "ours: skipped: reason" becomes "ours: skipped", the reason goes to `reasons`.
+std::string Shortened(const std::vector<std::string>& flags, std::set<std::string>& reasons) {
+  constexpr char kSkipped[] = ": skipped: ";
+  std::vector<std::string> out;
+  for (const std::string& flag : flags) {
+    const size_t at = flag.find(kSkipped);
+    if (at == std::string::npos) {
+      out.push_back(flag);
+      continue;
+    }
+    out.push_back(flag.substr(0, at) + ": skipped");
+    reasons.insert(flag.substr(at + sizeof(kSkipped) - 1));
+  }
+  return absl::StrJoin(out, "; ");
+}
+
+}  // namespace
+
+std::vector<Line> Compare(const RowResult& result) {
+  std::vector<Line> lines;
+  for (const LineClass c : {LineClass::kNear, LineClass::kFar}) {
+    // On one core the line does not matter; everything was measured as class near.
+    const char* name = result.row.same_core ? "same core" : LineClassName(c);
+    for (const SideResult& peer : result.peers) {
+      Line line = Blank(result.row, name);
+      FillOurs(line, result, c);
+      FillPeer(line, peer, c);
+      if (line.value || line.peer_value) lines.push_back(line);
+    }
+    if (!result.peers.empty()) continue;
+    Line line = Blank(result.row, name);
+    FillOurs(line, result, c);
+    if (!line.value) continue;
+    if (result.row.must_alone) Judge(line, *line.value, BoundIn(*result.row.must_alone, c));
+    lines.push_back(line);
+  }
+  for (const SideResult& peer : result.peers) {
+    if (peer.skipped.empty()) continue;
+    Line line = Blank(result.row, "");
+    line.peer = peer.side.peer;
+    line.variant = peer.side.variant;
+    line.flags.push_back("peer: skipped: " + peer.skipped);
+    lines.push_back(line);
+  }
+  if (lines.empty()) {
+    Line line = Blank(result.row, "");
+    line.flags.push_back(result.ours.skipped.empty() ? "no undisturbed window"
+                                                     : "ours: skipped: " + result.ours.skipped);
+    lines.push_back(line);
+  }
+  MarkBest(lines);
+  return lines;
+}
+
+nlohmann::json ToJson(const Line& line) {
+  const auto number = [](const std::optional<double>& v) {
+    return v ? nlohmann::json(*v) : nlohmann::json(nullptr);
+  };
+  return {{"name", line.name},
+          {"transport", line.transport},
+          {"payload_bytes", line.payload_bytes},
+          {"outstanding", line.outstanding},
+          {"value", number(line.value)},
+          {"unit", line.unit},
+          {"peer", line.peer},
+          {"peer_value", number(line.peer_value)},
+          {"ratio", number(line.ratio)},
+          {"variant", line.variant},
+          {"best", line.best},
+          {"class", line.line_class},
+          {"line_ns", line.line_ns},
+          {"switches", line.switches},
+          {"p99", number(line.p99)},
+          {"peer_p99", number(line.peer_p99)},
+          {"must", number(line.must)},
+          {"windows", line.windows},
+          {"peer_windows", line.peer_windows},
+          {"dropped", line.dropped},
+          {"flags", line.flags}};
+}
+
+std::string Readable(double value, const std::string& unit) {
+  if (unit == "ns") {
+    if (value < 1e3) return absl::StrFormat("%.0f ns", value);
+    if (value < 1e6) return absl::StrFormat("%.2f us", value / 1e3);
+    return absl::StrFormat("%.2f ms", value / 1e6);
+  }
+  const char* suffix = unit == "B/s" ? "B/s" : unit == "1/s" ? "/s" : "";
+  if (*suffix == '\0') return absl::StrFormat("%.4g", value);
+  if (value >= 1e9) return absl::StrFormat("%.2f G%s", value / 1e9, suffix);
+  if (value >= 1e6) return absl::StrFormat("%.2f M%s", value / 1e6, suffix);
+  return absl::StrFormat("%.1f k%s", value / 1e3, suffix);
+}
+
+std::string Table(const std::vector<Line>& lines, bool all) {
+  std::string out = absl::StrFormat("%-26s %-5s %-9s %11s %10s  %-28s %11s %10s %9s %9s  %s\n", "row", "over",
+                                    "class", "ours", "p99", "peer", "value", "p99", "ratio", "must", "");
+  std::set<std::string> reasons;
+  for (const Line& line : lines) {
+    if (!all && !line.best) continue;
+    const auto text = [&line](const std::optional<double>& v) {
+      return v ? Readable(*v, line.unit) : std::string("-");
+    };
+    const auto nanoseconds = [](const std::optional<double>& v) {
+      return v ? Readable(*v, "ns") : std::string("-");
+    };
+    const auto plain = [](const std::optional<double>& v) {
+      return v ? absl::StrFormat(*v < 0.1 ? "%.4f" : "%.2f", *v) : std::string("-");
+    };
+    const std::string must = line.must ? (line.lower_is_better ? "<= " : ">= ") + plain(line.must) : "-";
+    const std::string peer = line.variant.empty() ? line.peer : line.peer + " " + line.variant;
+    absl::StrAppendFormat(&out, "%-26s %-5s %-9s %11s %10s  %-28s %11s %10s %9s %9s  %s\n", line.name,
+                          line.transport, line.line_class, text(line.value), nanoseconds(line.p99), peer,
+                          text(line.peer_value), nanoseconds(line.peer_p99), plain(line.ratio), must,
+                          Shortened(line.flags, reasons));
+  }
+  for (const std::string& reason : reasons) absl::StrAppend(&out, "skipped: ", reason, "\n");
+  return out;
+}
+
+}  // namespace verbena::benchmarks

@@ -1,0 +1,57 @@
+#pragma once
+// What the driver runs: a row is one piece of work, done by Verbena ("ours") and by its peers, in interleaved windows.
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "benchmarks/harness/line.h"
+
+namespace verbena::benchmarks {
+
+enum class Metric {
+  kLatency,     // ns per operation, p50 of each window; lower is better
+  kP99,         // ns per operation, p99 of each window; lower is better
+  kRate,        // operations per second
+  kThroughput,  // bytes per second
+  kCounter,     // growth of `Row::counter` in both processes per operation; lower is better
+  kValue,       // the number that the workload set; lower is better
+};
+
+inline bool LowerIsBetter(Metric m) { return m != Metric::kRate && m != Metric::kThroughput; }
+const char* UnitOf(Metric m);
+
+// A bound on value / peer_value (on the value itself for a row without peer), per class.
+struct Must {
+  double near = 0;
+  double far = 0;
+};
+
+// One participant: a program that links the harness, and its settings.
+struct Side {
+  std::string peer;     // grpc, ucx, memcpy, raw, process_vm_readv, self; empty for ours
+  std::string variant;  // among those with one `peer` the best counts
+  std::string program;  // beside the driver
+  std::map<std::string, std::string> params;
+  std::string preload;  // a shared library, searched in the usual folders
+  std::optional<Must> must;
+};
+
+struct Row {
+  std::string name;
+  std::string transport;
+  uint64_t payload_bytes = 0;
+  uint64_t outstanding = 1;
+  Metric metric = Metric::kLatency;
+  Side ours;
+  std::vector<Side> peers;
+  bool same_core = false;
+  std::string counter;                 // for kCounter: switches, allocations, memory_bytes
+  std::optional<Must> must_alone;      // bound on the value itself
+  std::optional<double> must_p99_near;  // bound on the p99 in ns, near
+};
+
+// Every line of the targets, in order of the table that is printed.
+std::vector<Row> AllRows();
+
+}  // namespace verbena::benchmarks

@@ -1,0 +1,199 @@
+#include "benchmarks/harness/runner.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "benchmarks/harness/control.h"
+
+namespace verbena::benchmarks {
+namespace {
+
+constexpr double kStartSecondsMax = 30;
+constexpr double kWindowSecondsMax = 30;
+// A class with fewer windows than this, of ours or of a peer, gets no ratio.
+constexpr size_t kWindowsMin = 3;
+
+// The two processes of one side.
+class Pair {
+ public:
+  Pair(const Side& side, const Row& row, const RunOptions& options) : row_(row), options_(options) {
+    result_.side = side;
+    const absl::Status status = Start();
+    if (!status.ok()) Skip(status);
+  }
+  ~Pair() {
+    client_.reset();
+    server_.reset();
+    if (!directory_.empty()) std::filesystem::remove_all(directory_);
+  }
+  Pair(const Pair&) = delete;
+
+  bool alive() const { return result_.skipped.empty(); }
+  const std::vector<Sample>& samples() const { return samples_; }
+  SideResult TakeResult() {
+    result_.kept = Undisturbed(samples_);
+    result_.dropped = samples_.size() - result_.kept.size();
+    return std::move(result_);
+  }
+  void RunWindow();
+
+ private:
+  int server_core() const { return row_.same_core ? options_.client_core : options_.server_core; }
+  absl::Status Start();
+  absl::StatusOr<double> Counter(ChildProcess& child, const std::string& name);
+  absl::StatusOr<Sample> Measure();
+  std::vector<std::string> Command(const std::string& role, const std::string& address) const;
+  double Line() const { return MeasureLineNs(options_.client_core, options_.server_core); }
+  void Skip(const absl::Status& why) { result_.skipped = std::string(why.message()); }
+
+  const Row& row_;
+  const RunOptions& options_;
+  std::string directory_;
+  std::optional<ChildProcess> server_;
+  std::optional<ChildProcess> client_;
+  std::vector<Sample> samples_;
+  SideResult result_;
+};
+
+std::vector<std::string> Pair::Command(const std::string& role, const std::string& address) const {
+  std::map<std::string, std::string> params = result_.side.params;
+  params["transport"] = row_.transport;
+  params["payload_bytes"] = absl::StrCat(row_.payload_bytes);
+  params["outstanding"] = absl::StrCat(row_.outstanding);
+  params["directory"] = directory_;
+  params["server_core"] = absl::StrCat(server_core());
+  params["client_core"] = absl::StrCat(options_.client_core);
+  if (!address.empty()) params["address"] = address;
+  std::vector<std::string> command = {options_.program_directory + "/" + result_.side.program, role};
+  for (const auto& [key, value] : params) command.push_back(absl::StrCat(key, "=", value));
+  return command;
+}
+
+absl::Status Pair::Start() {
+  const Side& side = result_.side;
+  if (access((options_.program_directory + "/" + side.program).c_str(), X_OK) != 0) {
+    return absl::NotFoundError(side.program + " is not built");
+  }
+  std::vector<std::string> environment;
+  if (!side.preload.empty()) {
+    // Loaded here only to learn whether the children will find it.
+    if (void* library = dlopen(side.preload.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
+      dlclose(library);
+    } else {
+      return absl::NotFoundError(absl::StrCat(side.preload, " is not installed"));
+    }
+    environment.push_back("LD_PRELOAD=" + side.preload);
+  }
+  char name[] = "/tmp/verbena-benchmark-XXXXXX";
+  if (!mkdtemp(name)) return absl::InternalError("mkdtemp failed in /tmp");
+  directory_ = name;
+  auto server = ChildProcess::Start(Command("server", ""), server_core(), environment);
+  if (!server.ok()) return server.status();
+  server_.emplace(*std::move(server));
+  auto ready = server_->Expect(kStartSecondsMax);
+  if (!ready.ok()) return absl::InternalError(absl::StrCat("server: ", ready.status().message()));
+  const std::string address = (*ready)["address"];
+  auto client = ChildProcess::Start(Command("client", address), options_.client_core, environment);
+  if (!client.ok()) return client.status();
+  client_.emplace(*std::move(client));
+  ready = client_->Expect(kStartSecondsMax);
+  if (!ready.ok()) return absl::InternalError(absl::StrCat("client: ", ready.status().message()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> Pair::Counter(ChildProcess& child, const std::string& name) {
+  auto reply = child.Ask({{"counters", row_.counter}}, kWindowSecondsMax);
+  if (!reply.ok()) return reply.status();
+  return (*reply).value(name, 0.0);
+}
+
+absl::StatusOr<Sample> Pair::Measure() {
+  const bool counts = row_.metric == Metric::kCounter;
+  double growth = 0;
+  Sample sample;
+  for (int after = 0; after < 2; ++after) {
+    const double sign = after ? 1 : -1;
+    for (ChildProcess* child : {&*server_, &*client_}) {
+      // The client's own window knows its switches and allocations without those of its warm-up.
+      if (child == &*client_ && row_.counter != "memory_bytes") continue;
+      const auto switches = Counter(*child, "switches");
+      if (!switches.ok()) return switches.status();
+      sample.switches += sign * *switches;
+      if (!counts) continue;
+      const auto counter = Counter(*child, row_.counter);
+      if (!counter.ok()) return counter.status();
+      growth += sign * *counter;
+    }
+    if (after) break;
+    const auto window = client_->Ask({{"seconds", options_.window_seconds}}, kWindowSecondsMax);
+    if (!window.ok()) return window.status();
+    sample.switches += window->value("switches", 0.0);
+    sample.p99 = window->value("p99", 0.0);
+    switch (row_.metric) {
+      case Metric::kLatency: sample.value = window->value("p50", 0.0); break;
+      case Metric::kP99: sample.value = sample.p99; break;
+      case Metric::kRate: sample.value = window->value("rate", 0.0); break;
+      case Metric::kThroughput: sample.value = window->value("throughput", 0.0); break;
+      case Metric::kValue: sample.value = window->value("value", 0.0); break;
+      case Metric::kCounter:
+        sample.value = window->value("operations", 0.0);
+        if (row_.counter == "allocations") growth += window->value("allocations", 0.0);
+        break;
+    }
+  }
+  if (counts) sample.value = sample.value > 0 ? growth / sample.value : 0;
+  return sample;
+}
+
+void Pair::RunWindow() {
+  const double before = Line();
+  auto sample = Measure();
+  if (!sample.ok()) {
+    Skip(sample.status());
+    return;
+  }
+  const double after = Line();
+  sample->line_ns = 0.5 * (before + after);
+  // On one core there is no line between the two.
+  sample->line_class =
+      row_.same_core ? LineClass::kNear : Classify(before, after, options_.near_below_ns);
+  samples_.push_back(*sample);
+}
+
+// Whether every live side has enough windows in a class of ours (or of the first live side, when ours is absent).
+bool Enough(const std::vector<std::unique_ptr<Pair>>& pairs) {
+  for (const LineClass c : {LineClass::kNear, LineClass::kFar}) {
+    bool all = true;
+    for (const auto& p : pairs) {
+      if (p->alive() && Summarize(Undisturbed(p->samples()), c).windows < kWindowsMin) all = false;
+    }
+    if (all) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+RowResult RunRow(const Row& row, const RunOptions& options) {
+  std::vector<std::unique_ptr<Pair>> pairs;
+  pairs.push_back(std::make_unique<Pair>(row.ours, row, options));
+  for (const Side& peer : row.peers) pairs.push_back(std::make_unique<Pair>(peer, row, options));
+  for (int round = 0; round < 2 * options.windows; ++round) {
+    if (round >= options.windows && Enough(pairs)) break;
+    for (const auto& pair : pairs) {
+      if (pair->alive()) pair->RunWindow();
+    }
+  }
+  RowResult result{row, pairs[0]->TakeResult(), {}};
+  for (size_t i = 1; i < pairs.size(); ++i) result.peers.push_back(pairs[i]->TakeResult());
+  return result;
+}
+
+}  // namespace verbena::benchmarks

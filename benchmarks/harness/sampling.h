@@ -1,0 +1,35 @@
+#pragma once
+// Windows measured so far and what they say: which are kept, and the medians of each class.
+#include <string>
+#include <vector>
+
+#include "benchmarks/harness/line.h"
+#include "benchmarks/harness/row.h"
+
+namespace verbena::benchmarks {
+
+struct Sample {
+  LineClass line_class = LineClass::kMixed;
+  double line_ns = 0;   // mean of before and after
+  double switches = 0;  // involuntary, both processes
+  double value = 0;
+  double p99 = 0;
+};
+
+// A window with more involuntary switches than this was disturbed, and is dropped. A quiet spinning window of 0.3 s has 2 to
+// 20; workloads that switch by themselves (threads on one core) are judged by twice their own median instead.
+inline constexpr double kSwitchesMax = 60;
+
+// Keeps what was neither mixed nor disturbed.
+std::vector<Sample> Undisturbed(const std::vector<Sample>& all);
+
+struct Summary {
+  size_t windows = 0;
+  double value = 0;    // medians
+  double p99 = 0;
+  double line_ns = 0;
+  double switches = 0;
+};
+Summary Summarize(const std::vector<Sample>& kept, LineClass line_class);
+
+}  // namespace verbena::benchmarks

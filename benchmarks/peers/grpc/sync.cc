@@ -1,0 +1,93 @@
+// gRPC's blocking API: one client thread per outstanding call.
+#include <thread>
+#include <vector>
+
+#include "benchmarks/peers/grpc/grpc_peer.h"
+
+namespace verbena::benchmarks {
+namespace {
+
+class Handlers final : public pb::Benchmark::Service {
+  grpc::Status Echo(grpc::ServerContext*, const pb::EchoMessage* request, pb::EchoMessage* reply) override {
+    reply->set_payload(request->payload());
+    return grpc::Status::OK;
+  }
+  grpc::Status Put(grpc::ServerContext*, const pb::EchoMessage* request, pb::PutReply* reply) override {
+    reply->set_bytes(request->payload().size());
+    return grpc::Status::OK;
+  }
+};
+
+class SyncService final : public Service {
+ public:
+  explicit SyncService(const Params& params) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    const std::string listen = ListenOn(builder, params, &port);
+    builder.RegisterService(&handlers_);
+    server_ = builder.BuildAndStart();
+    address_ = AddressOf(params, listen, port);
+  }
+  bool started() const { return server_ != nullptr; }
+  std::string address() const override { return address_; }
+
+ private:
+  Handlers handlers_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+class SyncWorkload final : public Workload {
+ public:
+  explicit SyncWorkload(const Params& params) : basics_(params) {}
+  absl::Status Connected() const { return Connect(basics_); }
+
+  absl::Status Run(Window& window) override {
+    if (basics_.outstanding == 1) return Loop(window);
+    std::vector<Window> windows(basics_.outstanding, Window(window.seconds()));
+    std::vector<absl::Status> statuses(basics_.outstanding);
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < basics_.outstanding; ++i) {
+      threads.emplace_back([this, &windows, &statuses, i] { statuses[i] = Loop(windows[i]); });
+    }
+    for (std::thread& t : threads) t.join();
+    for (const Window& w : windows) window.AddOperations(w.operations());
+    for (const absl::Status& s : statuses) {
+      if (!s.ok()) return s;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Loop(Window& window) {
+    pb::EchoMessage reply;
+    pb::PutReply put_reply;
+    while (!window.Over()) {
+      const uint64_t start = Ticks();
+      grpc::ClientContext context;
+      const grpc::Status status = basics_.put ? basics_.stub->Put(&context, basics_.request, &put_reply)
+                                              : basics_.stub->Echo(&context, basics_.request, &reply);
+      if (!status.ok()) return FromGrpc(status);
+      window.AddLatency(Ticks() - start);
+      window.AddBytes(basics_.request.payload().size());
+    }
+    return absl::OkStatus();
+  }
+  ClientBasics basics_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Service>> StartSyncService(const Params& params) {
+  auto service = std::make_unique<SyncService>(params);
+  if (!service->started()) return absl::UnavailableError("gRPC did not start");
+  return service;
+}
+
+absl::StatusOr<std::unique_ptr<Workload>> StartSyncWorkload(const Params& params) {
+  auto workload = std::make_unique<SyncWorkload>(params);
+  if (absl::Status s = workload->Connected(); !s.ok()) return s;
+  return workload;
+}
+
+}  // namespace verbena::benchmarks

@@ -1,0 +1,96 @@
+#include "benchmarks/harness/report.h"
+
+#include <algorithm>
+
+#include "tests/catch.h"
+
+namespace verbena::benchmarks {
+namespace {
+
+SideResult Measured(const Side& side, LineClass c, double value) {
+  SideResult result;
+  result.side = side;
+  result.kept.assign(3, Sample{c, c == LineClass::kNear ? 80.0 : 340.0, 0, value, 2 * value});
+  return result;
+}
+
+Side Peer(const char* variant, Must must) {
+  Side side;
+  side.peer = "grpc";
+  side.variant = variant;
+  side.must = must;
+  return side;
+}
+
+bool Flagged(const Line& line, const char* flag) {
+  return std::find(line.flags.begin(), line.flags.end(), flag) != line.flags.end();
+}
+
+TEST_CASE("the best variant of a peer gives the ratio that counts", "[benchmarks]") {
+  RowResult result;
+  result.row.name = "echo";
+  result.ours = Measured(Side(), LineClass::kNear, 300);
+  result.peers = {Measured(Peer("slow", Must{0.6, 0.6}), LineClass::kNear, 1000),
+                  Measured(Peer("fast", Must{0.6, 0.6}), LineClass::kNear, 400),
+                  Measured(Peer("middle", Must{0.6, 0.6}), LineClass::kNear, 500)};
+  const std::vector<Line> lines = Compare(result);
+  REQUIRE(lines.size() == 3);
+  for (const Line& line : lines) REQUIRE(line.best == (line.variant == "fast"));
+  REQUIRE(*lines[1].ratio == Approx(0.75));
+  REQUIRE(Flagged(lines[1], "must: missed"));
+  REQUIRE(Flagged(lines[0], "must: met"));
+
+  // For a rate the largest is the best, and the ratio must be at least the bound.
+  result.row.metric = Metric::kRate;
+  const std::vector<Line> rates = Compare(result);
+  for (const Line& line : rates) REQUIRE(line.best == (line.variant == "slow"));
+  REQUIRE(Flagged(rates[0], "must: missed"));
+  REQUIRE(Flagged(rates[1], "must: met"));
+}
+
+TEST_CASE("classes are never compared with each other", "[benchmarks]") {
+  RowResult result;
+  result.ours = Measured(Side(), LineClass::kNear, 300);
+  result.peers = {Measured(Peer("only", Must{1, 1}), LineClass::kFar, 400)};
+  for (const Line& line : Compare(result)) REQUIRE_FALSE(line.ratio.has_value());
+}
+
+TEST_CASE("what could not be measured is a line with its reason", "[benchmarks]") {
+  RowResult result;
+  result.ours.skipped = "not built";
+  SideResult absent;
+  absent.side = Peer("cq", Must{1, 1});
+  absent.skipped = "not installed";
+  result.peers = {absent, Measured(Peer("sync", Must{1, 1}), LineClass::kFar, 400)};
+  const std::vector<Line> lines = Compare(result);
+  REQUIRE(lines.size() == 2);
+  REQUIRE(Flagged(lines[0], "ours: skipped: not built"));
+  REQUIRE(*lines[0].peer_value == 400);
+  REQUIRE(Flagged(lines[1], "peer: skipped: not installed"));
+  // A row with nobody in it still says so.
+  result.peers.clear();
+  REQUIRE(Flagged(Compare(result).at(0), "ours: skipped: not built"));
+}
+
+TEST_CASE("a JSON line has the agreed fields, null where nothing was measured", "[benchmarks]") {
+  Line line;
+  line.name = "echo";
+  line.peer_value = 2;
+  const nlohmann::json json = ToJson(line);
+  for (const char* field : {"name", "transport", "payload_bytes", "outstanding", "value", "unit", "peer",
+                            "peer_value", "ratio", "class", "p99", "flags"}) {
+    REQUIRE(json.contains(field));
+  }
+  REQUIRE(json["value"].is_null());
+  REQUIRE(json["peer_value"] == 2);
+}
+
+TEST_CASE("values are printed with a fitting unit", "[benchmarks]") {
+  REQUIRE(Readable(412, "ns") == "412 ns");
+  REQUIRE(Readable(9300, "ns") == "9.30 us");
+  REQUIRE(Readable(10.4e6, "1/s") == "10.40 M/s");
+  REQUIRE(Readable(6.9e9, "B/s") == "6.90 GB/s");
+}
+
+}  // namespace
+}  // namespace verbena::benchmarks
