@@ -36,10 +36,12 @@ int main(int argc, char** argv) {
   const long calls = argc > 1 ? std::atol(argv[1]) : 1000;
   uint64_t x = 1;
   std::string text;
+  asm volatile("" : : "r"(&text) : "memory");
   for (long i = 0; i < calls; ++i) {
     x = OwnWork(x);
     x = google::protobuf::PretendToParse(x, kOwnSteps);
     text.assign(100 + x % 100, 'x');
+    asm volatile("" : : "r"(text.data()) : "memory");
     void* volatile p = std::malloc(500);
     std::free(p);
   }
