@@ -30,15 +30,16 @@ namespace {
 
 RunOptions Options(const char* program) {
   RunOptions options;
-  options.program_directory =
-      std::filesystem::canonical("/proc/self/exe").parent_path().string();
+  options.program_directory = std::filesystem::canonical("/proc/self/exe").parent_path().string();
   const bool quick = absl::GetFlag(FLAGS_quick);
   options.windows = quick ? 3 : 9;
   options.window_seconds = quick ? 0.1 : 0.25;
   if (absl::GetFlag(FLAGS_windows) > 0) options.windows = absl::GetFlag(FLAGS_windows);
-  if (absl::GetFlag(FLAGS_window_seconds) > 0) options.window_seconds = absl::GetFlag(FLAGS_window_seconds);
+  if (absl::GetFlag(FLAGS_window_seconds) > 0)
+    options.window_seconds = absl::GetFlag(FLAGS_window_seconds);
   if (options.window_seconds > 0.3) {
-    std::fprintf(stderr, "%s: a window longer than 0.3 s outlives the line's class; using 0.3\n", program);
+    std::fprintf(stderr, "%s: a window longer than 0.3 s outlives the line's class; using 0.3\n",
+                 program);
     options.window_seconds = 0.3;
   }
   options.server_core = absl::GetFlag(FLAGS_server_core);
@@ -61,8 +62,10 @@ bool CoresUsable(const RunOptions& options) {
   sched_getaffinity(0, sizeof(before), &before);
   const bool usable = PinToCore(options.server_core) && PinToCore(options.client_core);
   if (!usable) {
-    std::fprintf(stderr, "cores %d and %d are not both allowed here; choose with --server_core, --client_core\n",
-                 options.server_core, options.client_core);
+    std::fprintf(
+        stderr,
+        "cores %d and %d are not both allowed here; choose with --server_core, --client_core\n",
+        options.server_core, options.client_core);
   }
   sched_setaffinity(0, sizeof(before), &before);
   return usable;
@@ -72,14 +75,17 @@ bool CoresUsable(const RunOptions& options) {
 void WarnWhenBusy() {
   double load = 0;
   if (getloadavg(&load, 1) == 1 && load > 0.5) {
-    std::fprintf(stderr, "the machine is busy (load %.1f): expect dropped windows and numbers too high\n", load);
+    std::fprintf(stderr,
+                 "the machine is busy (load %.1f): expect dropped windows and numbers too high\n",
+                 load);
   }
 }
 
 int Main(const char* program, const std::vector<char*>& filters) {
   const RunOptions options = Options(program);
   if (absl::GetFlag(FLAGS_list)) {
-    for (const Row& row : AllRows()) std::printf("%s/%s\n", row.name.c_str(), row.transport.c_str());
+    for (const Row& row : AllRows())
+      std::printf("%s/%s\n", row.name.c_str(), row.transport.c_str());
     return 0;
   }
   if (!CoresUsable(options)) return 1;
@@ -88,9 +94,10 @@ int Main(const char* program, const std::vector<char*>& filters) {
     std::fprintf(stderr, "cannot append to %s\n", absl::GetFlag(FLAGS_results).c_str());
     return 1;
   }
-  std::printf("cores: server %d, client %d; %d windows of %.2f s; line near below %.0f ns, now %.0f ns\n",
-              options.server_core, options.client_core, options.windows, options.window_seconds,
-              options.near_below_ns, MeasureLineNs(options.client_core, options.server_core));
+  std::printf(
+      "cores: server %d, client %d; %d windows of %.2f s; line near below %.0f ns, now %.0f ns\n",
+      options.server_core, options.client_core, options.windows, options.window_seconds,
+      options.near_below_ns, MeasureLineNs(options.client_core, options.server_core));
   WarnWhenBusy();
   std::vector<Line> lines;
   for (const Row& row : AllRows()) {
@@ -110,7 +117,8 @@ int Main(const char* program, const std::vector<char*>& filters) {
 }  // namespace verbena::benchmarks
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("measures Verbena beside its peers: verbena_benchmarks [flags] [part of a row's name]...");
+  absl::SetProgramUsageMessage(
+      "measures Verbena beside its peers: bench_driver [flags] [part of a row's name]...");
   std::vector<char*> filters = absl::ParseCommandLine(argc, argv);
   filters.erase(filters.begin());
   return verbena::benchmarks::Main(argv[0], filters);

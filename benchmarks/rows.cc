@@ -34,7 +34,8 @@ Side Peer(const std::string& peer, const std::string& program, const std::string
   return side;
 }
 
-// UCX itself has no notion of a reply: its latency test is a ping-pong of one-way messages, its rate one way.
+// UCX itself has no notion of a reply: its latency test is a ping-pong of one-way messages, its
+// rate one way.
 Side Ucx(const std::string& test, std::optional<Must> must = {}) {
   Side side = Peer("ucx", "bench_ucx", test, must);
   side.variant = test;
@@ -106,7 +107,8 @@ void AddLargePayloads(std::vector<Row>& rows) {
                         {"16MiB", 16 * kMiB, Must{1.05, 1.05}, {}},
                         {"64MiB", 64 * kMiB, Must{1.25, 1.25}, Must{0.55, 0.55}}};
   for (const Size& size : sizes) {
-    Row row = MakeRow(absl::StrCat("tensor_", size.name), "shm", size.bytes, 1, Metric::kThroughput, Ours("tensor"));
+    Row row = MakeRow(absl::StrCat("tensor_", size.name), "shm", size.bytes, 1, Metric::kThroughput,
+                      Ours("tensor"));
     row.peers = {Peer("memcpy", "bench_memcpy", "copy", size.pool), Ucx("ucp_get"),
                  Peer("process_vm_readv", "bench_raw", "vm_readv")};
     rows.push_back(row);
@@ -121,7 +123,8 @@ void AddLargePayloads(std::vector<Row>& rows) {
   AddGrpc(row, "put", Must{3, 3});
   rows.push_back(row);
   for (const uint64_t mib : {1, 64}) {
-    row = MakeRow(absl::StrCat("tensor_", mib, "MiB"), "tcp", mib * kMiB, 1, Metric::kThroughput, Ours("tensor"));
+    row = MakeRow(absl::StrCat("tensor_", mib, "MiB"), "tcp", mib * kMiB, 1, Metric::kThroughput,
+                  Ours("tensor"));
     std::optional<Must> must;
     if (mib == 64) must = Must{0.9, 0.9};
     row.peers = {Peer("raw", "bench_raw", "stream", must)};
@@ -129,16 +132,19 @@ void AddLargePayloads(std::vector<Row>& rows) {
   }
 }
 
-// Small calls beside bulk on one channel: their p99 against idle, and what is left of the bulk rate.
+// Small calls beside bulk on one channel: their p99 against idle, and what is left of the bulk
+// rate.
 void AddMixed(std::vector<Row>& rows) {
   constexpr uint64_t kBulkBytes = 1024 * kMiB;
   for (const char* transport : {"shm", "tcp"}) {
     const bool shm = std::string(transport) == "shm";
     const double p99 = shm ? 3 : 4;
-    Row row = MakeRow("echo_32B_beside_bulk_p99", transport, kBulkBytes, 1, Metric::kP99, Ours("echo_beside_bulk"));
+    Row row = MakeRow("echo_32B_beside_bulk_p99", transport, kBulkBytes, 1, Metric::kP99,
+                      Ours("echo_beside_bulk"));
     row.peers = {Self("echo_coroutine", Must{p99, p99})};
     rows.push_back(row);
-    row = MakeRow("bulk_beside_echo_32B", transport, kBulkBytes, 1, Metric::kThroughput, Ours("echo_beside_bulk"));
+    row = MakeRow("bulk_beside_echo_32B", transport, kBulkBytes, 1, Metric::kThroughput,
+                  Ours("echo_beside_bulk"));
     if (shm) {
       row.must_alone = Must{12e9, 12e9};
     } else {
@@ -155,7 +161,8 @@ void AddResources(std::vector<Row>& rows) {
   row.must_alone = Must{0, 0};
   rows.push_back(row);
 
-  row = MakeRow("memory_per_idle_connection", "shm", 0, 1000, Metric::kCounter, Ours("idle_connections"));
+  row = MakeRow("memory_per_idle_connection", "shm", 0, 1000, Metric::kCounter,
+                Ours("idle_connections"));
   row.counter = "memory_bytes";
   row.must_alone = Must{64.0 * kKiB, 64.0 * kKiB};
   rows.push_back(row);

@@ -43,16 +43,18 @@ const char* SymbolOf(void* address) {
 }
 
 bool IsStandardLibrary(const char* symbol) {
-  return StartsWithAny(symbol, {"_ZNSt", "_ZNKSt", "_ZSt", "_ZNSs", "_ZNKSs", "_ZN9__gnu_cxx", "_Znwm", "_Znam"});
+  return StartsWithAny(
+      symbol, {"_ZNSt", "_ZNKSt", "_ZSt", "_ZNSs", "_ZNKSs", "_ZN9__gnu_cxx", "_Znwm", "_Znam"});
 }
 
-// First frame that is not the standard library's decides. Frames 0 and 1 are Record and operator new.
+// First frame that is not the standard library's decides. Frames 0 and 1 are Record and operator
+// new.
 bool IsProtobufs(const Site& site) {
   for (int i = 2; i < site.depth; ++i) {
     const char* symbol = SymbolOf(site.frames[i]);
     if (IsStandardLibrary(symbol)) continue;
-    return StartsWithAny(symbol, {"_ZN6google8protobuf", "_ZNK6google8protobuf", "_ZN18verbena_benchmarks",
-                                  "_ZNK18verbena_benchmarks"});
+    return StartsWithAny(symbol, {"_ZN6google8protobuf", "_ZNK6google8protobuf",
+                                  "_ZN18verbena_benchmarks", "_ZNK18verbena_benchmarks"});
   }
   return false;
 }
@@ -63,7 +65,8 @@ bool IsProtobufs(const Site& site) {
   void* frames[kFrames];
   const int depth = backtrace(frames, kFrames);
   uint64_t hash = 1469598103934665603u;
-  for (int i = 0; i < depth; ++i) hash = (hash ^ reinterpret_cast<uintptr_t>(frames[i])) * 1099511628211u;
+  for (int i = 0; i < depth; ++i)
+    hash = (hash ^ reinterpret_cast<uintptr_t>(frames[i])) * 1099511628211u;
   hash |= 1;
   bool stored = false;
   for (size_t probe = 0; probe < 64 && !stored; ++probe) {
@@ -138,8 +141,12 @@ void* operator new(size_t n) { return AllocateOrThrow(n, 0); }
 void* operator new[](size_t n) { return AllocateOrThrow(n, 0); }
 void* operator new(size_t n, const std::nothrow_t&) noexcept { return Allocate(n, 0); }
 void* operator new[](size_t n, const std::nothrow_t&) noexcept { return Allocate(n, 0); }
-void* operator new(size_t n, std::align_val_t a) { return AllocateOrThrow(n, static_cast<size_t>(a)); }
-void* operator new[](size_t n, std::align_val_t a) { return AllocateOrThrow(n, static_cast<size_t>(a)); }
+void* operator new(size_t n, std::align_val_t a) {
+  return AllocateOrThrow(n, static_cast<size_t>(a));
+}
+void* operator new[](size_t n, std::align_val_t a) {
+  return AllocateOrThrow(n, static_cast<size_t>(a));
+}
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete[](void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }

@@ -1,6 +1,6 @@
 #pragma once
-// The benchmarks' clock: the processor's cycle counter, read in a few nanoseconds and calibrated once per process.
-// Invariant: ticks are compared only inside one process.
+// The benchmarks' clock: the processor's cycle counter, read in a few nanoseconds and calibrated
+// once per process. Invariant: ticks are compared only inside one process.
 #include <cstdint>
 #include <ctime>
 

@@ -59,7 +59,8 @@ std::optional<nlohmann::json> ControlSocket::Receive(double timeout_seconds) {
       return message;
     }
     pollfd p{fd_, POLLIN, 0};
-    const int ready = poll(&p, 1, timeout_seconds > 0 ? static_cast<int>(timeout_seconds * 1e3) : -1);
+    const int ready =
+        poll(&p, 1, timeout_seconds > 0 ? static_cast<int>(timeout_seconds * 1e3) : -1);
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return std::nullopt;
     char buffer[4096];
@@ -78,7 +79,8 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const std::vector<std::string>&
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
     return absl::ErrnoToStatus(errno, "socketpair");
   }
-  // dup2 of a descriptor onto itself would keep close-on-exec: move ours away from the agreed number.
+  // dup2 of a descriptor onto itself would keep close-on-exec: move ours away from the agreed
+  // number.
   for (int& fd : fds) {
     if (fd != kControlDescriptor) continue;
     fd = fcntl(fd, F_DUPFD_CLOEXEC, kControlDescriptor + 1);
@@ -105,7 +107,8 @@ ChildProcess::~ChildProcess() {
   waitpid(pid_, nullptr, 0);
 }
 
-absl::StatusOr<nlohmann::json> ChildProcess::Ask(const nlohmann::json& request, double timeout_seconds) {
+absl::StatusOr<nlohmann::json> ChildProcess::Ask(const nlohmann::json& request,
+                                                 double timeout_seconds) {
   control_->Send(request);
   return Expect(timeout_seconds);
 }
@@ -113,7 +116,8 @@ absl::StatusOr<nlohmann::json> ChildProcess::Ask(const nlohmann::json& request, 
 absl::StatusOr<nlohmann::json> ChildProcess::Expect(double timeout_seconds) {
   auto reply = control_->Receive(timeout_seconds);
   if (!reply) {
-    return absl::UnavailableError(absl::StrCat("the process died or said nothing for ", timeout_seconds, " s"));
+    return absl::UnavailableError(
+        absl::StrCat("the process died or said nothing for ", timeout_seconds, " s"));
   }
   if (reply->contains("error")) return absl::InternalError((*reply)["error"].get<std::string>());
   return *std::move(reply);

@@ -20,7 +20,8 @@ class ControlSocket {
   ControlSocket& operator=(ControlSocket&&) = delete;
 
   void Send(const nlohmann::json& message);
-  // Blocks; nothing when the other side is gone, sends no JSON or is silent for `timeout_seconds` (0: for ever).
+  // Blocks; nothing when the other side is gone, sends no JSON or is silent for `timeout_seconds`
+  // (0: for ever).
   std::optional<nlohmann::json> Receive(double timeout_seconds = 0);
 
  private:
@@ -28,7 +29,8 @@ class ControlSocket {
   std::string pending_;
 };
 
-// A child pinned to a core before its first instruction. The destructor closes its socket, gives it 2 s to go, kills it.
+// A child pinned to a core before its first instruction. The destructor closes its socket, gives it
+// 2 s to go, kills it.
 class ChildProcess {
  public:
   // `environment`: NAME=value, added to ours.

@@ -1,6 +1,6 @@
 #pragma once
-// A log-linear histogram of nanoseconds: exact below 128, then 128 buckets per power of two, so a percentile is right
-// within 0.8 %. Recording costs a shift and an increment and never allocates.
+// A log-linear histogram of nanoseconds: exact below 128, then 128 buckets per power of two, so a
+// percentile is right within 0.8 %. Recording costs a shift and an increment and never allocates.
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -21,7 +21,8 @@ class Histogram {
     ++count_;
   }
   uint64_t count() const { return count_; }
-  // The value that a `fraction` (0 to 1) of all samples does not exceed; the middle of its bucket. 0 when empty.
+  // The value that a `fraction` (0 to 1) of all samples does not exceed; the middle of its bucket.
+  // 0 when empty.
   double Percentile(double fraction) const;
   void Clear() { *this = Histogram(); }
 

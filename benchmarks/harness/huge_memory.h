@@ -16,7 +16,8 @@ class HugeMemory {
     if (p == MAP_FAILED) throw std::bad_alloc();
     base_ = static_cast<char*>(p);
     madvise(base_, mapped_, MADV_HUGEPAGE);
-    const uintptr_t aligned = (reinterpret_cast<uintptr_t>(base_) + kHugeBytes - 1) & ~(kHugeBytes - 1);
+    const uintptr_t aligned =
+        (reinterpret_cast<uintptr_t>(base_) + kHugeBytes - 1) & ~(kHugeBytes - 1);
     data_ = reinterpret_cast<char*>(aligned);
     std::memset(data_, 1, bytes_);
   }

@@ -1,4 +1,5 @@
-// A participant's side of the control socket: one JSON object per line, each request answered by one line.
+// A participant's side of the control socket: one JSON object per line, each request answered by
+// one line.
 #include <arpa/inet.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -111,7 +112,8 @@ double Window::OperationsPerSecond() const {
 }
 
 double Window::BytesPerSecond() const {
-  return measured_bytes_rate_ > 0 ? measured_bytes_rate_ : static_cast<double>(bytes_) / elapsed_seconds_;
+  return measured_bytes_rate_ > 0 ? measured_bytes_rate_
+                                  : static_cast<double>(bytes_) / elapsed_seconds_;
 }
 
 int FreePort() {
@@ -151,7 +153,8 @@ int ParticipantMain(int argc, char** argv, ServiceFactory start_service,
     const std::string address = service.ok() ? (*service)->address() : "";
     return Obey(std::move(service), {{"ready", true}, {"address", address}});
   }
-  std::fprintf(stderr, "usage: %s server|client key=value... (started by the benchmark driver)\n", argv[0]);
+  std::fprintf(stderr, "usage: %s server|client key=value... (started by the benchmark driver)\n",
+               argv[0]);
   return 2;
 }
 

@@ -11,7 +11,9 @@
 namespace verbena::benchmarks {
 namespace {
 
-double BoundIn(const Must& must, LineClass c) { return c == LineClass::kFar ? must.far : must.near; }
+double BoundIn(const Must& must, LineClass c) {
+  return c == LineClass::kFar ? must.far : must.near;
+}
 
 void Judge(Line& line, double number, double bound) {
   line.must = bound;
@@ -181,8 +183,9 @@ std::string Readable(double value, const std::string& unit) {
 }
 
 std::string Table(const std::vector<Line>& lines, bool all) {
-  std::string out = absl::StrFormat("%-26s %-5s %-9s %11s %10s  %-28s %11s %10s %9s %9s  %s\n", "row", "over",
-                                    "class", "ours", "p99", "peer", "value", "p99", "ratio", "must", "");
+  std::string out =
+      absl::StrFormat("%-26s %-5s %-9s %11s %10s  %-28s %11s %10s %9s %9s  %s\n", "row", "over",
+                      "class", "ours", "p99", "peer", "value", "p99", "ratio", "must", "");
   std::set<std::string> reasons;
   for (const Line& line : lines) {
     if (!all && !line.best) continue;
@@ -195,12 +198,13 @@ std::string Table(const std::vector<Line>& lines, bool all) {
     const auto plain = [](const std::optional<double>& v) {
       return v ? absl::StrFormat(*v < 0.1 ? "%.4f" : "%.2f", *v) : std::string("-");
     };
-    const std::string must = line.must ? (line.lower_is_better ? "<= " : ">= ") + plain(line.must) : "-";
+    const std::string must =
+        line.must ? (line.lower_is_better ? "<= " : ">= ") + plain(line.must) : "-";
     const std::string peer = line.variant.empty() ? line.peer : line.peer + " " + line.variant;
-    absl::StrAppendFormat(&out, "%-26s %-5s %-9s %11s %10s  %-28s %11s %10s %9s %9s  %s\n", line.name,
-                          line.transport, line.line_class, text(line.value), nanoseconds(line.p99), peer,
-                          text(line.peer_value), nanoseconds(line.peer_p99), plain(line.ratio), must,
-                          Shortened(line.flags, reasons));
+    absl::StrAppendFormat(
+        &out, "%-26s %-5s %-9s %11s %10s  %-28s %11s %10s %9s %9s  %s\n", line.name, line.transport,
+        line.line_class, text(line.value), nanoseconds(line.p99), peer, text(line.peer_value),
+        nanoseconds(line.peer_p99), plain(line.ratio), must, Shortened(line.flags, reasons));
   }
   for (const std::string& reason : reasons) absl::StrAppend(&out, "skipped: ", reason, "\n");
   return out;

@@ -18,9 +18,11 @@ struct Line {
   bool lower_is_better = true;
   bool best = true;  // of the variants of this peer, in this class
   double line_ns = 0;
-  double switches = 0;  // involuntary, median per kept window: ours, or the peer's when ours is absent
+  double switches =
+      0;  // involuntary, median per kept window: ours, or the peer's when ours is absent
   size_t windows = 0, peer_windows = 0, dropped = 0;
-  std::vector<std::string> flags;  // "ours: skipped: …", "peer: skipped: …", "must: met", "must: missed", …
+  std::vector<std::string>
+      flags;  // "ours: skipped: …", "peer: skipped: …", "must: met", "must: missed", …
 };
 
 // Compares inside each class; marks the best variant of each peer.
@@ -29,7 +31,8 @@ std::vector<Line> Compare(const RowResult& result);
 nlohmann::json ToJson(const Line& line);
 // Values with a fitting unit: 412 ns, 9.3 us, 10.4 M/s, 6.9 GB/s.
 std::string Readable(double value, const std::string& unit);
-// Only the best variant of each peer, unless `all`. Reasons for skipping are listed once, below the table.
+// Only the best variant of each peer, unless `all`. Reasons for skipping are listed once, below the
+// table.
 std::string Table(const std::vector<Line>& lines, bool all);
 
 }  // namespace verbena::benchmarks

@@ -1,5 +1,6 @@
 #pragma once
-// What the driver runs: a row is one piece of work, done by Verbena ("ours") and by its peers, in interleaved windows.
+// What the driver runs: a row is one piece of work, done by Verbena ("ours") and by its peers, in
+// interleaved windows.
 #include <map>
 #include <optional>
 #include <string>
@@ -46,8 +47,8 @@ struct Row {
   Side ours;
   std::vector<Side> peers;
   bool same_core = false;
-  std::string counter;                 // for kCounter: switches, allocations, memory_bytes
-  std::optional<Must> must_alone;      // bound on the value itself
+  std::string counter;                  // for kCounter: switches, allocations, memory_bytes
+  std::optional<Must> must_alone;       // bound on the value itself
   std::optional<double> must_p99_near;  // bound on the p99 in ns, near
 };
 

@@ -71,7 +71,8 @@ std::vector<std::string> Pair::Command(const std::string& role, const std::strin
   params["server_core"] = absl::StrCat(server_core());
   params["client_core"] = absl::StrCat(options_.client_core);
   if (!address.empty()) params["address"] = address;
-  std::vector<std::string> command = {options_.program_directory + "/" + result_.side.program, role};
+  std::vector<std::string> command = {options_.program_directory + "/" + result_.side.program,
+                                      role};
   for (const auto& [key, value] : params) command.push_back(absl::StrCat(key, "=", value));
   return command;
 }
@@ -137,11 +138,21 @@ absl::StatusOr<Sample> Pair::Measure() {
     sample.switches += window->value("switches", 0.0);
     sample.p99 = window->value("p99", 0.0);
     switch (row_.metric) {
-      case Metric::kLatency: sample.value = window->value("p50", 0.0); break;
-      case Metric::kP99: sample.value = sample.p99; break;
-      case Metric::kRate: sample.value = window->value("rate", 0.0); break;
-      case Metric::kThroughput: sample.value = window->value("throughput", 0.0); break;
-      case Metric::kValue: sample.value = window->value("value", 0.0); break;
+      case Metric::kLatency:
+        sample.value = window->value("p50", 0.0);
+        break;
+      case Metric::kP99:
+        sample.value = sample.p99;
+        break;
+      case Metric::kRate:
+        sample.value = window->value("rate", 0.0);
+        break;
+      case Metric::kThroughput:
+        sample.value = window->value("throughput", 0.0);
+        break;
+      case Metric::kValue:
+        sample.value = window->value("value", 0.0);
+        break;
       case Metric::kCounter:
         sample.value = window->value("operations", 0.0);
         if (row_.counter == "allocations") growth += window->value("allocations", 0.0);
@@ -167,7 +178,8 @@ void Pair::RunWindow() {
   samples_.push_back(*sample);
 }
 
-// Whether every live side has enough windows in a class of ours (or of the first live side, when ours is absent).
+// Whether every live side has enough windows in a class of ours (or of the first live side, when
+// ours is absent).
 bool Enough(const std::vector<std::unique_ptr<Pair>>& pairs) {
   for (const LineClass c : {LineClass::kNear, LineClass::kFar}) {
     bool all = true;

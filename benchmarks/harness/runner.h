@@ -1,5 +1,6 @@
 #pragma once
-// Runs rows: starts every side's two processes, opens windows in turn with a line ping-pong between them, classifies.
+// Runs rows: starts every side's two processes, opens windows in turn with a line ping-pong between
+// them, classifies.
 #include <string>
 #include <vector>
 

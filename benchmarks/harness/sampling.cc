@@ -9,11 +9,16 @@ namespace verbena::benchmarks {
 const char* UnitOf(Metric m) {
   switch (m) {
     case Metric::kLatency:
-    case Metric::kP99: return "ns";
-    case Metric::kRate: return "1/s";
-    case Metric::kThroughput: return "B/s";
-    case Metric::kCounter: return "per operation";
-    case Metric::kValue: break;
+    case Metric::kP99:
+      return "ns";
+    case Metric::kRate:
+      return "1/s";
+    case Metric::kThroughput:
+      return "B/s";
+    case Metric::kCounter:
+      return "per operation";
+    case Metric::kValue:
+      break;
   }
   return "";
 }

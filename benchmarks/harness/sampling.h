@@ -16,8 +16,9 @@ struct Sample {
   double p99 = 0;
 };
 
-// A window with more involuntary switches than this was disturbed, and is dropped. A quiet spinning window of 0.3 s has 2 to
-// 20; workloads that switch by themselves (threads on one core) are judged by twice their own median instead.
+// A window with more involuntary switches than this was disturbed, and is dropped. A quiet spinning
+// window of 0.3 s has 2 to 20; workloads that switch by themselves (threads on one core) are judged
+// by twice their own median instead.
 inline constexpr double kSwitchesMax = 60;
 
 // Keeps what was neither mixed nor disturbed.
@@ -25,7 +26,7 @@ std::vector<Sample> Undisturbed(const std::vector<Sample>& all);
 
 struct Summary {
   size_t windows = 0;
-  double value = 0;    // medians
+  double value = 0;  // medians
   double p99 = 0;
   double line_ns = 0;
   double switches = 0;

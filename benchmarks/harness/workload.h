@@ -1,7 +1,7 @@
 #pragma once
-// What is measured: a Workload runs one window at a time in the client process, against a Service in the server process.
-// Every peer and Verbena itself is one implementation of each; the driver starts both processes pinned to their cores,
-// opens windows and compares.
+// What is measured: a Workload runs one window at a time in the client process, against a Service
+// in the server process. Every peer and Verbena itself is one implementation of each; the driver
+// starts both processes pinned to their cores, opens windows and compares.
 //
 //   class Echo final : public Workload {
 //     absl::Status Run(Window& window) override {
@@ -9,10 +9,11 @@
 //       return absl::OkStatus();
 //     }
 //   };
-//   int main(int argc, char** argv) { return ParticipantMain(argc, argv, StartService, StartWorkload); }
+//   int main(int argc, char** argv) { return ParticipantMain(argc, argv, StartService,
+//   StartWorkload); }
 //
-// Between windows a participant must not use its core: it may spin for a moment, then it sleeps, since another
-// participant is measured meanwhile.
+// Between windows a participant must not use its core: it may spin for a moment, then it sleeps,
+// since another participant is measured meanwhile.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -44,10 +45,12 @@ class Params {
   std::map<std::string, std::string> values_;
 };
 
-// One window's clock and results. Not thread-safe: a workload with several threads merges before it returns.
+// One window's clock and results. Not thread-safe: a workload with several threads merges before it
+// returns.
 class Window {
  public:
-  explicit Window(double seconds) : start_(Ticks()), end_(start_ + TicksIn(seconds)), seconds_(seconds) {}
+  explicit Window(double seconds)
+      : start_(Ticks()), end_(start_ + TicksIn(seconds)), seconds_(seconds) {}
 
   bool Over() const { return Ticks() >= end_; }
   uint64_t end_ticks() const { return end_; }
@@ -69,7 +72,9 @@ class Window {
     measured_bytes_rate_ = bytes_per_second;
   }
   // Called by the participant when Run has returned.
-  void Close() { elapsed_seconds_ = static_cast<double>(Ticks() - start_) * NanosecondsPerTick() / 1e9; }
+  void Close() {
+    elapsed_seconds_ = static_cast<double>(Ticks() - start_) * NanosecondsPerTick() / 1e9;
+  }
 
   double PercentileNs(double fraction) const;
   double OperationsPerSecond() const;
@@ -94,7 +99,8 @@ class Window {
 class Workload {
  public:
   virtual ~Workload() = default;
-  // Works until window.Over(), all operations finished at return. An error ends this participant's row.
+  // Works until window.Over(), all operations finished at return. An error ends this participant's
+  // row.
   virtual absl::Status Run(Window& window) = 0;
   // Seconds of an unrecorded window before each one: wakes what slept meanwhile.
   virtual double warm_up_seconds() const { return 0.01; }
@@ -111,7 +117,8 @@ using ServiceFactory = absl::StatusOr<std::unique_ptr<Service>> (*)(const Params
 using WorkloadFactory = absl::StatusOr<std::unique_ptr<Workload>> (*)(const Params&);
 
 // `argv`: "server" or "client", then key=value. Obeys the driver on descriptor 3 until that closes.
-int ParticipantMain(int argc, char** argv, ServiceFactory start_service, WorkloadFactory start_workload);
+int ParticipantMain(int argc, char** argv, ServiceFactory start_service,
+                    WorkloadFactory start_workload);
 
 // A TCP port of the loopback interface that was free a moment ago. 0 when there is none.
 int FreePort();

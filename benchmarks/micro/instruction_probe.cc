@@ -1,5 +1,7 @@
-// A program whose instructions per call are known roughly, to test the counter: `bench_instruction_probe N` makes N calls, each of
-// which works in its own code (kOwnSteps dependent multiplications), in a function in namespace google::protobuf, in std::string and in malloc.
+// A program whose instructions per call are known roughly, to test the counter:
+// `bench_instruction_probe N` makes N calls, each of which works in its own code (kOwnSteps
+// dependent multiplications), in a function in namespace google::protobuf, in std::string and in
+// malloc.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -35,13 +37,14 @@ constexpr int kOwnSteps = 100;
 int main(int argc, char** argv) {
   const long calls = argc > 1 ? std::atol(argv[1]) : 1000;
   uint64_t x = 1;
+  const std::string source(200, 'x');
   std::string text;
-  asm volatile("" : : "r"(&text) : "memory");
+  // Through a pointer, so that it is not inlined into main and counted there.
+  std::string& (std::string::*volatile assign)(const std::string&) = &std::string::assign;
   for (long i = 0; i < calls; ++i) {
     x = OwnWork(x);
     x = google::protobuf::PretendToParse(x, kOwnSteps);
-    text.assign(100 + x % 100, 'x');
-    asm volatile("" : : "r"(text.data()) : "memory");
+    (text.*assign)(source);
     void* volatile p = std::malloc(500);
     std::free(p);
   }

@@ -9,12 +9,12 @@
 
 // Exported, so that its name is found at run time as libprotobuf's are.
 namespace google::protobuf {
-[[gnu::noinline]] void* PretendToAllocate() {
+[[gnu::noinline, gnu::visibility("default")]] void* PretendToAllocate() {
   void* p = ::operator new(48);
   asm volatile("" : "+r"(p));  // no tail call: this frame must be there
   return p;
 }
-[[gnu::noinline]] size_t PretendToAssign(std::string& s) {
+[[gnu::noinline, gnu::visibility("default")]] size_t PretendToAssign(std::string& s) {
   s.assign(200, 'x');
   asm volatile("" : : "r"(s.data()) : "memory");
   return s.size();

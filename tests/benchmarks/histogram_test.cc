@@ -5,7 +5,8 @@
 namespace verbena::benchmarks {
 namespace {
 
-TEST_CASE("each value falls into a bucket that holds it and is at most 0.8 % wide", "[benchmarks]") {
+TEST_CASE("each value falls into a bucket that holds it and is at most 0.8 % wide",
+          "[benchmarks]") {
   for (uint64_t v = 0; v < (uint64_t{1} << Histogram::kBitsMax); v = v < 300 ? v + 1 : v + v / 97) {
     const size_t i = Histogram::Index(v);
     REQUIRE(i < Histogram::kBuckets);

@@ -77,8 +77,8 @@ TEST_CASE("a JSON line has the agreed fields, null where nothing was measured", 
   line.name = "echo";
   line.peer_value = 2;
   const nlohmann::json json = ToJson(line);
-  for (const char* field : {"name", "transport", "payload_bytes", "outstanding", "value", "unit", "peer",
-                            "peer_value", "ratio", "class", "p99", "flags"}) {
+  for (const char* field : {"name", "transport", "payload_bytes", "outstanding", "value", "unit",
+                            "peer", "peer_value", "ratio", "class", "p99", "flags"}) {
     REQUIRE(json.contains(field));
   }
   REQUIRE(json["value"].is_null());

@@ -21,9 +21,9 @@ TEST_CASE("a window belongs to a class only when the line stayed there", "[bench
 }
 
 TEST_CASE("disturbed and mixed windows are dropped", "[benchmarks]") {
-  const std::vector<Sample> kept =
-      Undisturbed({At(LineClass::kNear, 3, 1), At(LineClass::kNear, kSwitchesMax + 1, 100),
-                   At(LineClass::kMixed, 3, 100), At(LineClass::kFar, 5, 7), At(LineClass::kNear, 4, 3)});
+  const std::vector<Sample> kept = Undisturbed(
+      {At(LineClass::kNear, 3, 1), At(LineClass::kNear, kSwitchesMax + 1, 100),
+       At(LineClass::kMixed, 3, 100), At(LineClass::kFar, 5, 7), At(LineClass::kNear, 4, 3)});
   REQUIRE(kept.size() == 3);
   REQUIRE(Summarize(kept, LineClass::kNear).windows == 2);
   REQUIRE(Summarize(kept, LineClass::kNear).value == 2);

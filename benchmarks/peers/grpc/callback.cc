@@ -9,15 +9,15 @@ namespace verbena::benchmarks {
 namespace {
 
 class Handlers final : public pb::Benchmark::CallbackService {
-  grpc::ServerUnaryReactor* Echo(grpc::CallbackServerContext* context, const pb::EchoMessage* request,
-                                 pb::EchoMessage* reply) override {
+  grpc::ServerUnaryReactor* Echo(grpc::CallbackServerContext* context,
+                                 const pb::EchoMessage* request, pb::EchoMessage* reply) override {
     reply->set_payload(request->payload());
     auto* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
-  grpc::ServerUnaryReactor* Put(grpc::CallbackServerContext* context, const pb::EchoMessage* request,
-                                pb::PutReply* reply) override {
+  grpc::ServerUnaryReactor* Put(grpc::CallbackServerContext* context,
+                                const pb::EchoMessage* request, pb::PutReply* reply) override {
     reply->set_bytes(request->payload().size());
     auto* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
@@ -74,9 +74,11 @@ class CallbackWorkload final : public Workload {
     slot.start = Ticks();
     auto done = [this, &slot](const grpc::Status& status) { End(slot, status); };
     if (basics_.put) {
-      basics_.stub->async()->Put(slot.context.get(), &basics_.request, &slot.put_reply, std::move(done));
+      basics_.stub->async()->Put(slot.context.get(), &basics_.request, &slot.put_reply,
+                                 std::move(done));
     } else {
-      basics_.stub->async()->Echo(slot.context.get(), &basics_.request, &slot.reply, std::move(done));
+      basics_.stub->async()->Echo(slot.context.get(), &basics_.request, &slot.reply,
+                                  std::move(done));
     }
   }
   void End(Slot& slot, const grpc::Status& status) {

@@ -11,14 +11,16 @@ ClientBasics::ClientBasics(const Params& params)
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
-  channel = grpc::CreateCustomChannel(params.address(), grpc::InsecureChannelCredentials(), arguments);
+  channel =
+      grpc::CreateCustomChannel(params.address(), grpc::InsecureChannelCredentials(), arguments);
   stub = pb::Benchmark::NewStub(channel);
   request.set_payload(std::string(params.payload_bytes(), 'x'));
 }
 
 absl::Status Connect(const ClientBasics& basics) {
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(10);
-  if (!basics.channel->WaitForConnected(deadline)) return absl::UnavailableError("no connection in 10 s");
+  if (!basics.channel->WaitForConnected(deadline))
+    return absl::UnavailableError("no connection in 10 s");
   return absl::OkStatus();
 }
 
@@ -28,7 +30,8 @@ absl::Status FromGrpc(const grpc::Status& status) {
 }
 
 std::string ListenOn(grpc::ServerBuilder& builder, const Params& params, int* port) {
-  const std::string listen = params.transport() == "tcp" ? "127.0.0.1:0" : "unix:" + params.directory() + "/grpc";
+  const std::string listen =
+      params.transport() == "tcp" ? "127.0.0.1:0" : "unix:" + params.directory() + "/grpc";
   builder.SetMaxReceiveMessageSize(-1);
   builder.SetMaxSendMessageSize(-1);
   builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), port);

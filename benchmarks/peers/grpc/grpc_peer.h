@@ -1,5 +1,6 @@
 #pragma once
-// The three gRPC APIs as workloads. Each keeps `outstanding` calls in flight until the window is over, then drains.
+// The three gRPC APIs as workloads. Each keeps `outstanding` calls in flight until the window is
+// over, then drains.
 #include <grpcpp/grpcpp.h>
 
 #include <memory>

@@ -20,7 +20,8 @@ class UnaryCall final : public ServerCall {
  public:
   using Async = pb::Benchmark::AsyncService;
   using Request = void (*)(Async&, grpc::ServerContext*, pb::EchoMessage*,
-                           grpc::ServerAsyncResponseWriter<Reply>*, grpc::ServerCompletionQueue*, void*);
+                           grpc::ServerAsyncResponseWriter<Reply>*, grpc::ServerCompletionQueue*,
+                           void*);
   using Handler = void (*)(const pb::EchoMessage&, Reply&);
 
   UnaryCall(Async& service, grpc::ServerCompletionQueue& queue, Request request, Handler handler)

@@ -8,11 +8,13 @@ namespace verbena::benchmarks {
 namespace {
 
 class Handlers final : public pb::Benchmark::Service {
-  grpc::Status Echo(grpc::ServerContext*, const pb::EchoMessage* request, pb::EchoMessage* reply) override {
+  grpc::Status Echo(grpc::ServerContext*, const pb::EchoMessage* request,
+                    pb::EchoMessage* reply) override {
     reply->set_payload(request->payload());
     return grpc::Status::OK;
   }
-  grpc::Status Put(grpc::ServerContext*, const pb::EchoMessage* request, pb::PutReply* reply) override {
+  grpc::Status Put(grpc::ServerContext*, const pb::EchoMessage* request,
+                   pb::PutReply* reply) override {
     reply->set_bytes(request->payload().size());
     return grpc::Status::OK;
   }
@@ -65,8 +67,9 @@ class SyncWorkload final : public Workload {
     while (!window.Over()) {
       const uint64_t start = Ticks();
       grpc::ClientContext context;
-      const grpc::Status status = basics_.put ? basics_.stub->Put(&context, basics_.request, &put_reply)
-                                              : basics_.stub->Echo(&context, basics_.request, &reply);
+      const grpc::Status status = basics_.put
+                                      ? basics_.stub->Put(&context, basics_.request, &put_reply)
+                                      : basics_.stub->Echo(&context, basics_.request, &reply);
       if (!status.ok()) return FromGrpc(status);
       window.AddLatency(Ticks() - start);
       window.AddBytes(basics_.request.payload().size());

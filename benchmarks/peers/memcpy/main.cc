@@ -1,5 +1,5 @@
-// memcpy as a peer: one thread, huge pages to huge pages, the same two blocks again and again, as a tensor is fetched again and
-// again. It has no server: that process only waits.
+// memcpy as a peer: one thread, huge pages to huge pages, the same two blocks again and again, as a
+// tensor is fetched again and again. It has no server: that process only waits.
 #include <cstring>
 
 #include "benchmarks/harness/huge_memory.h"

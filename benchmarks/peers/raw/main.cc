@@ -1,6 +1,7 @@
-// Raw sockets as a peer. Workloads: ping_pong (payload_bytes there and back), stream (a large payload pulled from the server by
-// 1 MiB sends into a 1 MiB buffer, both ends polled: 64 KiB blocking sends reach little more than half of this),
-// vm_readv (payload pulled out of the server's memory by process_vm_readv).
+// Raw sockets as a peer. Workloads: ping_pong (payload_bytes there and back), stream (a large
+// payload pulled from the server by 1 MiB sends into a 1 MiB buffer, both ends polled: 64 KiB
+// blocking sends reach little more than half of this), vm_readv (payload pulled out of the server's
+// memory by process_vm_readv).
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -57,8 +58,8 @@ absl::StatusOr<std::unique_ptr<Service>> StartService(const Params& params) {
   const auto listener = Listen(params, &address);
   if (!listener.ok()) return listener.status();
   const std::string workload = params.workload();
-  void (*serve)(int, size_t) = workload == "ping_pong" ? AnswerPings
-                               : workload == "stream"  ? StreamOnRequest
+  void (*serve)(int, size_t) = workload == "ping_pong"  ? AnswerPings
+                               : workload == "stream"   ? StreamOnRequest
                                : workload == "vm_readv" ? ShowMemory
                                                         : nullptr;
   if (!serve) return absl::InvalidArgumentError("no raw workload called " + workload);

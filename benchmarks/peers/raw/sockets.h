@@ -17,8 +17,8 @@ int AcceptOne(int listener);
 // Exactly `bytes`, spinning without sleeping. False at end of file or error.
 bool SendSpinning(int fd, const char* data, size_t bytes);
 bool ReceiveSpinning(int fd, char* data, size_t bytes);
-// The same for the first byte of a request, but sleeps in poll() after 2 ms of silence: an idle participant must not use
-// its core while another one is measured.
+// The same for the first byte of a request, but sleeps in poll() after 2 ms of silence: an idle
+// participant must not use its core while another one is measured.
 bool ReceiveOrSleep(int fd, char* data, size_t bytes);
 
 }  // namespace verbena::benchmarks

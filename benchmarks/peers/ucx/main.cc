@@ -1,6 +1,7 @@
-// UCX as a peer: its own ucx_perftest, a server and a client process per window, pinned to the two cores. Workload = name of the
-// perftest (ucp_am_lat, ucp_am_bw, ucp_get, …). Start-up is 0.1 s and outside its own clock. The line may move meanwhile; the
-// driver's measurement before and after covers the whole.
+// UCX as a peer: its own ucx_perftest, a server and a client process per window, pinned to the two
+// cores. Workload = name of the perftest (ucp_am_lat, ucp_am_bw, ucp_get, …). Start-up is 0.1 s and
+// outside its own clock. The line may move meanwhile; the driver's measurement before and after
+// covers the whole.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -50,10 +51,11 @@ bool Listening(int port) {
   return false;
 }
 
-// The last line of -v -f output: iterations, percentile, average and overall latency in us (half a round trip), average and
-// overall MB/s (2^20), average and overall messages per second.
+// The last line of -v -f output: iterations, percentile, average and overall latency in us (half a
+// round trip), average and overall MB/s (2^20), average and overall messages per second.
 struct Result {
-  double iterations, percentile_us, average_us, overall_us, average_mib, overall_mib, average_rate, overall_rate;
+  double iterations, percentile_us, average_us, overall_us, average_mib, overall_mib, average_rate,
+      overall_rate;
 };
 
 absl::StatusOr<Result> Parse(const std::string& output) {
@@ -66,7 +68,8 @@ absl::StatusOr<Result> Parse(const std::string& output) {
       return absl::InternalError("ucx_perftest: cannot read \"" + lines.back() + "\"");
     }
   }
-  return Result{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7]};
+  return Result{numbers[0], numbers[1], numbers[2], numbers[3],
+                numbers[4], numbers[5], numbers[6], numbers[7]};
 }
 
 class Perftest final : public Workload {
@@ -90,7 +93,8 @@ class Perftest final : public Workload {
     rate_ = result->overall_rate;
     const bool latency = absl::EndsWith(params_.workload(), "_lat");
     if (latency) rate_ /= 2;  // it counts both directions as messages
-    window.SetMeasured(2e3 * result->percentile_us, result->overall_rate, result->overall_mib * (1 << 20));
+    window.SetMeasured(2e3 * result->percentile_us, result->overall_rate,
+                       result->overall_mib * (1 << 20));
     window.AddOperations(iterations);
     return absl::OkStatus();
   }
@@ -98,13 +102,15 @@ class Perftest final : public Workload {
  private:
   absl::StatusOr<std::string> RunBoth(uint64_t iterations) {
     const int port = FreePort();
-    std::vector<std::string> command = {kPerftest, "-t", params_.workload(), "-p", absl::StrCat(port)};
+    std::vector<std::string> command = {kPerftest, "-t", params_.workload(), "-p",
+                                        absl::StrCat(port)};
     const int server = Spawn(command, static_cast<int>(params_.Number("server_core")), -1);
     for (int i = 0; i < 2000 && !Listening(port); ++i) usleep(1000);
     // Few warm-up iterations: the pages and caches are warm after hundreds.
     for (const std::string& word :
-         {std::string("-s"), absl::StrCat(params_.payload_bytes()), std::string("-n"), absl::StrCat(iterations),
-          std::string("-w"), absl::StrCat(std::min<uint64_t>(1000, iterations / 10 + 1)), std::string("-f"),
+         {std::string("-s"), absl::StrCat(params_.payload_bytes()), std::string("-n"),
+          absl::StrCat(iterations), std::string("-w"),
+          absl::StrCat(std::min<uint64_t>(1000, iterations / 10 + 1)), std::string("-f"),
           std::string("-v"), std::string("-R"), std::string("50")}) {
       command.push_back(word);
     }
@@ -115,13 +121,15 @@ class Perftest final : public Workload {
     close(fds[1]);
     std::string output;
     char buffer[4096];
-    for (ssize_t n = 0; (n = read(fds[0], buffer, sizeof(buffer))) > 0;) output.append(buffer, static_cast<size_t>(n));
+    for (ssize_t n = 0; (n = read(fds[0], buffer, sizeof(buffer))) > 0;)
+      output.append(buffer, static_cast<size_t>(n));
     close(fds[0]);
     int client_status = 0;
     waitpid(client, &client_status, 0);
     if (client_status != 0) kill(server, SIGKILL);
     waitpid(server, nullptr, 0);
-    if (client_status != 0) return absl::InternalError(absl::StrCat("ucx_perftest ", params_.workload(), " failed"));
+    if (client_status != 0)
+      return absl::InternalError(absl::StrCat("ucx_perftest ", params_.workload(), " failed"));
     return output;
   }
 
@@ -130,7 +138,8 @@ class Perftest final : public Workload {
 };
 
 absl::StatusOr<std::unique_ptr<Service>> StartService(const Params&) {
-  if (access(kPerftest, X_OK) != 0) return absl::NotFoundError("ucx_perftest is not installed (package ucx-utils)");
+  if (access(kPerftest, X_OK) != 0)
+    return absl::NotFoundError("ucx_perftest is not installed (package ucx-utils)");
   return std::make_unique<AddressOnly>("");
 }
 
