@@ -1,0 +1,2 @@
+#pragma once
+#define VERBENA_GENERATED_VERSION 1
