@@ -43,11 +43,11 @@ absl::StatusOr<Classification> Classify(const inference::Classifier::Stub& stub,
 }
 
 std::string Drawing(absl::Span<const float> image) {
-  constexpr absl::string_view kShades = " .:-=+*#%@";
+  constexpr absl::string_view shades = " .:-=+*#%@";
   std::string drawing;
   for (size_t i = 0; i < image.size(); ++i) {
-    const float shade = std::clamp(image[i], 0.0f, 1.0f) * static_cast<float>(kShades.size() - 1);
-    drawing.append(2, kShades[static_cast<size_t>(shade)]);  // Twice: characters are tall.
+    const float shade = std::clamp(image[i], 0.0f, 1.0f) * static_cast<float>(shades.size() - 1);
+    drawing.append(2, shades[static_cast<size_t>(shade)]);  // Twice: characters are tall.
     if (i % kImageWidth == kImageWidth - 1) drawing.push_back('\n');
   }
   return drawing;

@@ -56,12 +56,12 @@ std::string Progress::Line(const std::string& what, absl::Duration elapsed) cons
 }
 
 std::string HumanBytes(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  constexpr const char* units[] = {"KiB", "MiB", "GiB", "TiB"};
   if (bytes < 1024) return absl::StrCat(bytes, " bytes");
   double value = static_cast<double>(bytes) / 1024;
   size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return absl::StrFormat("%.2f %s", value, kUnits[unit]);
+  for (; value >= 1024 && unit + 1 < std::size(units); ++unit) value /= 1024;
+  return absl::StrFormat("%.2f %s", value, units[unit]);
 }
 
 std::string HumanRate(uint64_t bytes, absl::Duration elapsed) {

@@ -39,9 +39,9 @@ uint64_t ElementBytes(uint32_t dtype) { return (dtype >> 16 & 0xff) / 8; }
 
 // A text of the file as it may stand in an error: no control characters, no megabytes.
 std::string Quoted(absl::string_view text) {
-  constexpr size_t kShown = 64;
-  return absl::StrCat("'", absl::CHexEscape(text.substr(0, kShown)),
-                      text.size() > kShown ? "...'" : "'");
+  constexpr size_t shown = 64;
+  return absl::StrCat("'", absl::CHexEscape(text.substr(0, shown)),
+                      text.size() > shown ? "...'" : "'");
 }
 
 // Gets the events of the JSON parser. The grammar is flat, so a state and no stack: whatever does
@@ -77,8 +77,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
  private:
   enum class State { kStart, kFile, kMetadata, kTensor, kShape, kOffsets, kEnd };
 
-  bool Fail(std::string why) {
-    status_ = absl::InvalidArgumentError(std::move(why));
+  bool Fail(const std::string& why) {
+    status_ = absl::InvalidArgumentError(why);
     return false;
   }
   bool FailTensor(absl::string_view why) {

@@ -131,15 +131,15 @@ TEST_CASE("a file that changes while it is served is not pulled", "[example]") {
 
 TEST_CASE("a tensor larger than a piece arrives whole", "[example]") {
   // 3 rows of 48 MiB: pieces of one row, zeros but for marks at both ends of each.
-  constexpr uint64_t kRow = uint64_t{48} << 20;
-  const std::string header = absl::StrCat(R"({"t":{"dtype":"U8","shape":[3,)", kRow,
-                                          R"(],"data_offsets":[0,)", 3 * kRow, "]}}");
+  constexpr uint64_t row_bytes = uint64_t{48} << 20;
+  const std::string header = absl::StrCat(R"({"t":{"dtype":"U8","shape":[3,)", row_bytes,
+                                          R"(],"data_offsets":[0,)", 3 * row_bytes, "]}}");
   TemporaryFile temporary(LittleEndian(header.size()) + header);
   const uint64_t data = 8 + header.size();
-  temporary.Truncate(data + 3 * kRow);
+  temporary.Truncate(data + 3 * row_bytes);
   for (uint64_t row = 0; row < 3; ++row) {
-    temporary.Write(data + row * kRow, std::string(1, static_cast<char>('a' + row)));
-    temporary.Write(data + (row + 1) * kRow - 1, std::string(1, static_cast<char>('A' + row)));
+    temporary.Write(data + row * row_bytes, std::string(1, static_cast<char>('a' + row)));
+    temporary.Write(data + (row + 1) * row_bytes - 1, std::string(1, static_cast<char>('A' + row)));
   }
   WeightsService weights(OpenOrFail(temporary.path()));
   testing::Loopback loopback(weights);
@@ -148,8 +148,8 @@ TEST_CASE("a tensor larger than a piece arrives whole", "[example]") {
   REQUIRE(pulled.ok());
   const std::byte* bytes = pulled->tensors[0].tensor.data();
   for (uint64_t row = 0; row < 3; ++row) {
-    CHECK(bytes[row * kRow] == static_cast<std::byte>('a' + row));
-    CHECK(bytes[(row + 1) * kRow - 1] == static_cast<std::byte>('A' + row));
+    CHECK(bytes[row * row_bytes] == static_cast<std::byte>('a' + row));
+    CHECK(bytes[(row + 1) * row_bytes - 1] == static_cast<std::byte>('A' + row));
   }
 }
 

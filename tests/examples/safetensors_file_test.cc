@@ -91,20 +91,20 @@ TEST_CASE("what is no regular file is an error, not a wait", "[safetensors]") {
 
 TEST_CASE("tensors beyond 4 GiB are mapped where they are", "[safetensors]") {
   // A sparse file of 6 GiB: one big tensor, then 4 bytes.
-  constexpr uint64_t kBig = uint64_t{6} << 30;
+  constexpr uint64_t big = uint64_t{6} << 30;
   const std::string header = absl::StrCat(
-      R"({"big":{"dtype":"F32","shape":[3,536870912],"data_offsets":[0,)", kBig,
-      R"(]},"last":{"dtype":"U8","shape":[4],"data_offsets":[)", kBig, ",", kBig + 4, "]}}");
+      R"({"big":{"dtype":"F32","shape":[3,536870912],"data_offsets":[0,)", big,
+      R"(]},"last":{"dtype":"U8","shape":[4],"data_offsets":[)", big, ",", big + 4, "]}}");
   TemporaryFile temporary(FileOf(header, ""));
-  temporary.Truncate(8 + header.size() + kBig);
-  temporary.Write(8 + header.size() + kBig, "last");
-  temporary.Write(8 + header.size() + kBig - 1, "B");
+  temporary.Truncate(8 + header.size() + big);
+  temporary.Write(8 + header.size() + big, "last");
+  temporary.Write(8 + header.size() + big - 1, "B");
   absl::StatusOr<File> file = File::Open(temporary.path());
   INFO(file.status().ToString());
   REQUIRE(file.ok());
   REQUIRE(file->tensors().size() == 2);
-  CHECK(file->tensors()[0].bytes == kBig);
-  CHECK(file->data(file->tensors()[0])[kBig - 1] == std::byte{'B'});
+  CHECK(file->tensors()[0].bytes == big);
+  CHECK(file->data(file->tensors()[0])[big - 1] == std::byte{'B'});
   CHECK(file->data(file->tensors()[1])[0] == std::byte{'l'});
   CHECK(file->data(file->tensors()[1])[3] == std::byte{'t'});
 }
