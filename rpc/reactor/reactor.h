@@ -1,15 +1,21 @@
 #pragma once
-// reactor::Reactor: one polling loop per NUMA node. It works in ticks: poll, run what that woke, flush.
+// reactor::Reactor: one polling loop per NUMA node. It works in ticks: poll, run what that woke,
+// flush.
 //
-// *On the reactor* means holding its driver seat. The reactor's own thread holds it while it works; a thread that is
-// blocked in Get() may take it meanwhile and drive the loop, but then only bytes are moved and calls completed: user code
-// (handlers, callbacks, resumptions) is queued with RunSoon for the reactor's own thread, so it never runs under a
-// stranger's locks or CUDA context.
+// *On the reactor* means holding its driver seat. The reactor's own thread holds it while it works;
+// a thread that is blocked in Get() may take it meanwhile and drive the loop, but then only bytes
+// are moved and calls completed: user code (handlers, callbacks, resumptions) is queued with
+// RunSoon for the reactor's own thread, so it never runs under a stranger's locks or CUDA context.
 //
-// The thread spins for `spin` after the last thing that happened, then arms every poller, polls once more and sleeps until
-// a poller's fd, the inbox or a timer wakes it. It does not spin when a poller says that the peer runs on the same CPU.
+// The thread spins for `spin` after the last thing that happened, then arms every poller, polls
+// once more and sleeps until a poller's fd, the inbox or a timer wakes it. It does not spin when a
+// poller says that the peer runs on the same CPU: it yields some times and sleeps.
+//
+// In the child of a fork no reactor exists: Create fails, TryEnter is false, Post drops, DriveUntil
+// ends the child.
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -19,7 +25,8 @@
 
 namespace verbena::reactor {
 
-// Something to poll; the session engine of a reactor is the only kind so far. All methods in the driver seat.
+// Something to poll; the session engine of a reactor is the only kind so far. All methods in the
+// driver seat.
 class Poller {
  public:
   // Whether anything happened or is left to do.
@@ -51,17 +58,23 @@ struct Timer {
 struct ReactorOptions {
   std::string name = "verbena-0";
   int numa_node = 0;
-  bool pin = true;               // to the CPUs of the node, or to `cpu`
-  int cpu = -1;                  // one CPU; -1 = all of the node's
+  bool pin = true;  // to the CPUs of the node, or to `cpu`
+  int cpu = -1;     // one CPU; -1 = all of the node's
   absl::Duration spin = absl::Microseconds(50);
-  absl::Duration stall_report = absl::Milliseconds(50);  // a handler that holds the reactor longer is reported by name
-  bool thread = true;            // false: no thread; a test drives it with Tick()
+  absl::Duration stall_report =
+      absl::Milliseconds(50);  // a handler that holds the reactor longer is reported by name
+  bool thread = true;          // false: no thread; a test drives it with Tick()
+  std::function<int64_t()>
+      clock;  // for tests, with thread = false: what now_ns() says; empty = NowNs()
 };
 
 class Reactor {
  public:
+  // FAILED_PRECONDITION: in the child of a fork. RESOURCE_EXHAUSTED: no descriptors left, with the
+  // system's reason.
   static absl::StatusOr<std::unique_ptr<Reactor>> Create(const ReactorOptions& options);
   // Stops the thread after the current tick. What is queued does not run. Any thread but its own.
+  // In the child of a fork: frees nothing.
   ~Reactor();
   Reactor(const Reactor&) = delete;
   Reactor& operator=(const Reactor&) = delete;
@@ -70,32 +83,44 @@ class Reactor {
   static Reactor* Current();
 
   // ---- Any thread.
-  // Queues work for the reactor's own thread; wakes it if it sleeps. Never blocks, never runs inline.
+  // Queues work for the reactor's own thread; wakes it if it sleeps. Never blocks, never runs
+  // inline.
   void Post(Work& work);
+  // Queues work of the library itself, which runs no user code, for whoever holds the seat next;
+  // runs it in this call when the seat is free. For what a caller starts when TryEnter failed: far
+  // cheaper than Post when callers drive.
+  void PostSeat(Work& work);
   // Takes the seat if nobody has it. Pair with Leave(). Disarms the pollers.
   bool TryEnter();
-  // Gives the seat up: flushes, arms, polls once more, and makes sure that somebody drives if there is something to drive
-  // (queued user code, other blocked callers).
+  // Gives the seat up: flushes, arms, polls once more, and makes sure that somebody drives if there
+  // is something to drive (queued user code, other blocked callers).
   void Leave();
-  // Blocks until `done` becomes non-zero (set in the seat, with Wake() after it when set by another thread than the
-  // waiter). Drives the loop meanwhile when the seat is free. Not on a reactor thread: checked.
+  // Blocks until `done` becomes non-zero (set in the seat, with Wake() after it when set by another
+  // thread than the waiter). Drives the loop meanwhile when the seat is free: spins for `spin`,
+  // then sleeps on the pollers' descriptors. May be called in the seat, which it then has left when
+  // it returns: TryEnter, start a call, DriveUntil is the cheapest blocking call. Not on a reactor
+  // thread: checked.
   void DriveUntil(const std::atomic<uint32_t>& done);
   // Tells threads in DriveUntil that some `done` changed. In the seat.
   void Wake(const std::atomic<uint32_t>& done);
-  bool InSeat() const;  // this thread holds the seat
+  bool InSeat() const;  // this thread holds the seat; 2 ns
 
   // ---- In the seat.
-  // Queues user code for the reactor's own thread: at the end of this poll if this is that thread, else it is woken.
+  // Queues user code for the reactor's own thread: at the end of this poll if this is that thread,
+  // else it is woken.
   void RunSoon(Work& work);
   // `due_ns` on the clock of now_ns(). Arming an armed timer moves it.
   void Arm(Timer& timer, int64_t due_ns);
   void Cancel(Timer& timer);
-  // The tick's clock: steady, read once per tick before deadlines are checked. Any thread may call NowNs() below instead.
+  // The tick's clock: steady, read once per tick before deadlines are checked. Any thread may call
+  // NowNs() below instead.
   int64_t now_ns() const { return now_ns_; }
-  // Before Start-up of traffic or in the seat. The poller must be removed before it dies.
+  // Any thread but another reactor's; waits for the seat where this thread does not hold it. The
+  // poller must be removed before it dies; its fd() must not change.
   void AddPoller(Poller& poller);
   void RemovePoller(Poller& poller);
-  // For the stall report: what user code runs now; null when it ended. `method` outlives the call.
+  // For the stall report: what user code runs now; null when it ended. `method` is never freed
+  // (a literal, or MethodPath's data).
   void BeginUserCode(const char* method);
   void EndUserCode();
 

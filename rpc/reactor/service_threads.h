@@ -1,6 +1,8 @@
 #pragma once
-// The process's threads for what no reactor may do. Each is started at its first use and sleeps when it has nothing to do.
-//  - setup: everything slow (create, modify, destroy queue pairs; register; map; export and import; pool growth), one at
+// The process's threads for what no reactor may do. Each is started at its first use and sleeps
+// when it has nothing to do.
+//  - setup: everything slow (create, modify, destroy queue pairs; register; map; export and import;
+//  pool growth), one at
 //    a time in order.
 //  - disposal: destructors of user memory.
 //  - watch: an epoll loop for listening sockets, handshakes, death of peers. Its work never blocks.
@@ -22,12 +24,14 @@ bool OnSetupThread();
 class Watch {
  public:
   static Watch& Get();
-  void Post(Job job);                                         // any thread
-  void PostAfter(absl::Duration delay, Job job);              // any thread
-  // `events` are EPOLLIN, EPOLLOUT, ...; the callback runs on the watch thread until RemoveFd. Any thread.
+  void Post(Job job);                             // any thread
+  void PostAfter(absl::Duration delay, Job job);  // any thread
+  // `events` are EPOLLIN, EPOLLOUT, ...; the callback runs on the watch thread until RemoveFd. Any
+  // thread.
   void AddFd(int fd, uint32_t events, absl::AnyInvocable<void(uint32_t events)> callback);
   void ModifyFd(int fd, uint32_t events);
-  // After it returns the callback does not run any more (waits for a running one unless called from it). Any thread.
+  // After it returns the callback does not run any more (waits for a running one unless called from
+  // it). Any thread.
   void RemoveFd(int fd);
   bool OnWatchThread() const;
 };

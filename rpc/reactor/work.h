@@ -1,6 +1,6 @@
 #pragma once
-// A unit of work for a reactor: intrusive, so that queueing never allocates. The object that embeds it owns it; it must
-// stay valid until it has run, and is queued at most once at a time.
+// A unit of work for a reactor: intrusive, so that queueing never allocates. The object that embeds
+// it owns it; it must stay valid until it has run, and is queued at most once at a time.
 namespace verbena::reactor {
 
 struct Work {

@@ -1,0 +1,172 @@
+#pragma once
+// The inside of a Reactor. Who may touch what is said per group of members.
+//
+// Nothing is lost because of three pairs of checks, each a sequentially consistent write followed
+// by a read of the other's:
+//   seat released, then seat_queue looked at   | pushed to seat_queue, then the seat looked at
+//   thread_asleep set, then inbox and needed   | pushed to inbox or set needed, then thread_asleep
+//   looked at done set, then waiting looked at           | waiting counted, then done looked at
+// and because whoever releases the seat leaves the pollers armed and their descriptors watched: by
+// the reactor's thread in epoll, or by one caller (the sleeper) in poll.
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "rpc/base/mpsc_queue.h"
+#include "rpc/reactor/reactor.h"
+#include "rpc/reactor/stall.h"
+#include "rpc/reactor/timer_heap.h"
+
+namespace verbena::reactor {
+
+// A thread in DriveUntil that waits for its `done` without driving.
+struct Waiter {
+  enum State : uint32_t { kRunning, kParked, kPolling, kNotified };
+  explicit Waiter(const std::atomic<uint32_t>& d) : done(&d) {}
+  const std::atomic<uint32_t>* done;
+  std::atomic<uint32_t> state{kRunning};
+  int event_fd = -1;  // wakes it from kPolling
+  Waiter* next = nullptr;
+  Waiter** link = nullptr;  // what points to it in its bucket
+};
+
+// Waiters by the address of their `done`.
+class WaiterTable {
+ public:
+  // From now on Notify reaches it. The caller then looks at `done` once more before it sleeps.
+  void Add(Waiter& waiter);
+  void Remove(Waiter& waiter);
+  // After `done` was set. Some ns when nobody waits.
+  void Notify(const std::atomic<uint32_t>& done);
+
+ private:
+  struct Bucket {
+    std::mutex mutex;
+    Waiter* first = nullptr;
+  };
+  Bucket& BucketOf(const std::atomic<uint32_t>* done) {
+    return buckets_[(reinterpret_cast<uintptr_t>(done) >> 6) % buckets_.size()];
+  }
+  alignas(64) std::atomic<uint32_t> waiting_{0};
+  std::array<Bucket, 64> buckets_;
+};
+
+// How long a thread has polled in vain.
+struct Spin {
+  int64_t since_ns = 0;
+  uint32_t idle = 0;
+  uint32_t yields = 0;
+  bool peer_on_this_cpu = false;
+  void Restart(int64_t now_ns) { *this = Spin{.since_ns = now_ns}; }
+};
+
+struct Reactor::Impl {
+  explicit Impl(Reactor& r);
+  ~Impl();
+  absl::Status Open();  // descriptors
+
+  // ---- seat.cc
+  bool TryTake();  // the seat alone
+  void Entered();  // what a thread does that has just taken it
+  bool TryEnter();
+  void Leave();
+  void ReleaseSeat();
+  // Arms all pollers. False: something is left to do, and they are disarmed again.
+  bool ArmAll();
+  void DisarmAll();
+  void FlushAll();
+  void SetTimer();  // the kernel's, before the seat is released
+  void WatchOn();
+  void WatchOff();
+
+  // ---- tick.cc
+  // Poll, run what that woke, flush. `own`: on the reactor's own thread, so inbox and user code
+  // too.
+  bool Tick(bool own);
+  bool DrainSeatQueue();
+  bool DrainInbox();
+  bool RunTimers();
+  bool RunUserCode();
+  // After a tick without events. True: stop spinning and sleep.
+  bool SpinStep(Spin& spin);
+  int64_t Clock() const;
+
+  // ---- drive.cc
+  // kDone, kLostSeat, kIdle: this thread has left the seat; kIdle: and somebody else sleeps on the
+  // descriptors.
+  enum class Drove { kDone, kLostSeat, kIdle, kDriveOn };
+  Drove Drive(const std::atomic<uint32_t>& done);
+  Drove SleepDriving(const std::atomic<uint32_t>& done);
+  bool SpinAsHeir(const std::atomic<uint32_t>& done);
+  void Park(const std::atomic<uint32_t>& done);
+
+  // ---- thread.cc
+  void ThreadMain();
+  void Pin();
+  void TakeForThread();
+  bool WorkUntilIdle(bool spin);  // false: stop
+  bool TryFallAsleep();
+  bool SleepUntilNeeded();  // whether to spin afterwards; with the seat
+  void WakeThread();
+  void OnStrayWake();
+  bool ThreadHasWork() const;
+
+  Reactor& reactor;
+
+  // The seat: the token of the thread that holds it, null = free.
+  alignas(64) std::atomic<const void*> seat{nullptr};
+  enum Wants : uint32_t { kNo, kWants, kParked };
+  std::atomic<uint32_t> thread_wants{
+      kNo};  // the own thread waits for the seat: nobody else takes it
+  std::atomic<bool> heir{
+      false};  // one caller spins until the own thread idles and gives the seat up
+
+  // Any thread.
+  MpscQueue<Work> seat_queue;
+  MpscQueue<Work> inbox;
+  std::atomic<bool> thread_asleep{false};
+  std::atomic<bool> needed{
+      false};  // the own thread shall take the seat: user code is queued, or too busy to arm
+  std::atomic<bool> stop{false};
+  WaiterTable waiters;
+  std::atomic<Waiter*> sleeper{nullptr};  // the caller that sleeps on the pollers' descriptors
+
+  // In the seat.
+  alignas(64) bool armed = false;
+  std::vector<Poller*> pollers;
+  TimerHeap timers;
+  int64_t timer_set_ns = 0;  // what the kernel's timer is set to; 0 = not
+  Work* user_first = nullptr;
+  Work** user_end = &user_first;
+  int64_t spin_ns = 0;
+
+  // The pollers' descriptors in the thread's epoll: one-shot, so that a driver's events wake the
+  // thread once at most.
+  std::mutex watch_mutex;
+  std::vector<int> watched;           // under watch_mutex
+  std::atomic<bool> watch_on{false};  // written under watch_mutex
+  // Entries by callers that still switch the watch off, because events ring although nobody armed
+  // (tcp); how many the last stray wake-up granted; entries since they were used up.
+  std::atomic<uint32_t> noisy{0};
+  std::atomic<uint32_t> noisy_granted{0};
+  std::atomic<uint32_t> quiet_entries{0};
+
+  int epoll_fd = -1;
+  int wake_fd = -1;
+  int timer_fd = -1;
+  std::shared_ptr<StallWatch> stall;
+  std::thread thread;
+};
+
+// One per thread: what `seat` holds.
+const void* ThreadToken();
+// What this thread waits for in DriveUntil; null = nothing.
+extern thread_local const std::atomic<uint32_t>* tls_driving;
+// The reactor whose own thread this is.
+extern thread_local Reactor* tls_current;
+
+}  // namespace verbena::reactor

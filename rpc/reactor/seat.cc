@@ -1,0 +1,132 @@
+// Taking and leaving the driver seat. A blocking caller does both once per call, so this is the
+// message path.
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+
+#include "rpc/base/check.h"
+#include "rpc/base/clock.h"
+#include "rpc/base/fork.h"
+#include "rpc/reactor/futex.h"
+#include "rpc/reactor/impl.h"
+#include "rpc/reactor/thread_tags.h"
+
+namespace verbena::reactor {
+
+const void* ThreadToken() {
+  static thread_local char token;
+  return &token;
+}
+
+bool Reactor::Impl::TryTake() {
+  if (seat.load(std::memory_order_relaxed) != nullptr) return false;
+  if (thread_wants.load(std::memory_order_relaxed) != kNo && tls_current != &reactor) return false;
+  const void* free = nullptr;
+  return seat.compare_exchange_strong(free, ThreadToken());
+}
+
+void Reactor::Impl::Entered() {
+  if (armed) DisarmAll();
+  const uint32_t left = noisy.load(std::memory_order_relaxed);
+  if (left == 0) {
+    quiet_entries.store(quiet_entries.load(std::memory_order_relaxed) + 1,
+                        std::memory_order_relaxed);
+  } else if (tls_current != &reactor) {
+    noisy.store(left - 1, std::memory_order_relaxed);
+    if (watch_on.load()) WatchOff();
+  }
+  reactor.now_ns_ = Clock();
+}
+
+bool Reactor::Impl::TryEnter() {
+  if (Forked() || !TryTake()) return false;
+  Entered();
+  return true;
+}
+
+void Reactor::Impl::Leave() {
+  VERBENA_DCHECK(reactor.InSeat());
+  do {
+    DrainSeatQueue();
+    FlushAll();
+    // When the own thread waits for the seat, it looks at everything itself.
+    if (thread_wants.load(std::memory_order_relaxed) == kNo) {
+      bool quiet = ArmAll();
+      if (!quiet) {
+        Tick(false);
+        quiet = ArmAll();
+      }
+      if (!quiet && reactor.options_.thread) {  // traffic goes on: the own thread takes over
+        needed.store(true);
+        WakeThread();
+      }
+    }
+    SetTimer();
+    ReleaseSeat();
+  } while (!seat_queue.Empty() && TryEnter());
+}
+
+void Reactor::Impl::ReleaseSeat() {
+  seat.exchange(nullptr);
+  const uint32_t wants = thread_wants.load();
+  if (wants != kNo) {
+    uint32_t parked = kParked;
+    if (wants == kParked && thread_wants.compare_exchange_strong(parked, kWants)) {
+      FutexWakeOne(thread_wants);
+    }
+    return;
+  }
+  if (!watch_on.load() && sleeper.load() == nullptr) WatchOn();
+}
+
+bool Reactor::Impl::ArmAll() {
+  armed = true;
+  bool again = false;
+  for (Poller* poller : pollers) again |= poller->Arm();
+  if (again) DisarmAll();
+  return !again;
+}
+
+void Reactor::Impl::DisarmAll() {
+  for (Poller* poller : pollers) poller->Disarm();
+  armed = false;
+}
+
+void Reactor::Impl::FlushAll() {
+  for (Poller* poller : pollers) poller->Flush();
+}
+
+void Reactor::Impl::SetTimer() {
+  if (timer_fd < 0 || timers.empty()) return;
+  const int64_t due_ns = timers.first_due_ns();
+  // An earlier setting stays: the thread then wakes for nothing and sets the next, which is cheaper
+  // than a system call per deadline here.
+  if (timer_set_ns != 0 && timer_set_ns <= due_ns) return;
+  const int64_t delay_ns = std::max<int64_t>(due_ns - SteadyNs(), 1);
+  itimerspec spec{};
+  spec.it_value.tv_sec = delay_ns / 1'000'000'000;
+  spec.it_value.tv_nsec = delay_ns % 1'000'000'000;
+  VERBENA_CHECK(timerfd_settime(timer_fd, 0, &spec, nullptr) == 0, delay_ns, " ns");
+  timer_set_ns = due_ns;
+}
+
+void Reactor::Impl::WatchOn() {
+  std::lock_guard lock(watch_mutex);
+  watch_on.store(true);
+  for (int fd : watched) {
+    epoll_event event{.events = EPOLLIN | EPOLLONESHOT, .data = {.u64 = kPollerTag}};
+    epoll_ctl(epoll_fd, EPOLL_CTL_MOD, fd, &event);
+  }
+}
+
+void Reactor::Impl::WatchOff() {
+  std::lock_guard lock(watch_mutex);
+  watch_on.store(false);
+  for (int fd : watched) {
+    epoll_event event{.events = 0, .data = {.u64 = kPollerTag}};
+    epoll_ctl(epoll_fd, EPOLL_CTL_MOD, fd, &event);
+  }
+}
+
+}  // namespace verbena::reactor

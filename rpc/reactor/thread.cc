@@ -1,0 +1,177 @@
+// The reactor's own thread: work, spin, sleep.
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "rpc/base/check.h"
+#include "rpc/base/log.h"
+#include "rpc/reactor/futex.h"
+#include "rpc/reactor/impl.h"
+#include "rpc/reactor/thread_tags.h"
+#include "rpc/topology/topology.h"
+
+namespace verbena::reactor {
+namespace {
+
+// Looks at the seat before sleeping on it: a driver gives it up at the end of its tick, mostly
+// below 1 µs.
+constexpr int kSeatSpins = 200;
+// Entries by callers that switch the watch of descriptors off (two system calls each) after the
+// thread was woken although a caller drives: the first when that is rare, up to the last when it
+// happens again as soon as they are used up.
+constexpr uint32_t kNoisyEntriesMin = 8;
+constexpr uint32_t kNoisyEntriesMax = 1024;
+constexpr uint32_t kQuietEntries = 64;
+
+}  // namespace
+
+void Reactor::Impl::ThreadMain() {
+  tls_current = &reactor;
+  Pin();
+  TakeForThread();
+  bool spin = true;
+  while (WorkUntilIdle(spin)) spin = SleepUntilNeeded();
+  tls_current = nullptr;
+}
+
+void Reactor::Impl::Pin() {
+  const ReactorOptions& options = reactor.options_;
+  if (!options.pin) return;
+  absl::Status status;
+  if (options.cpu >= 0) {
+    status = topology::PinThread({options.cpu});
+  } else {
+    const topology::Topology& machine = topology::Topology::Get();
+    if (machine.nodes().size() == 1) return;  // where it may run is what the process was given
+    const topology::Node* const node = machine.FindNode(options.numa_node);
+    status =
+        node != nullptr
+            ? topology::PinThread(node->cpus)
+            : absl::NotFoundError(absl::StrCat("no usable CPU on NUMA node ", options.numa_node));
+  }
+  if (!status.ok()) {
+    VERBENA_LOG(kWarning, "reactor ", options.name, " runs unpinned: ", status.message());
+  }
+}
+
+void Reactor::Impl::TakeForThread() {
+  if (!TryTake()) {
+    thread_wants.store(kWants);
+    bool taken = false;
+    for (int i = 0; i < kSeatSpins && !(taken = TryTake()); ++i) CpuPause();
+    while (!taken) {
+      thread_wants.store(kParked);
+      if ((taken = TryTake())) break;
+      FutexWait(thread_wants, kParked);
+    }
+    thread_wants.store(kNo);
+  }
+  needed.store(false);
+  Entered();
+}
+
+bool Reactor::Impl::WorkUntilIdle(bool spin_first) {
+  stall->Awake();
+  Spin spin;
+  spin.Restart(spin_first ? reactor.now_ns_ : reactor.now_ns_ - spin_ns);
+  while (!stop.load(std::memory_order_relaxed)) {
+    if (Tick(true)) {
+      if (spin_first || ThreadHasWork()) spin.Restart(reactor.now_ns_);
+    } else if ((heir.load(std::memory_order_relaxed) || SpinStep(spin)) && TryFallAsleep()) {
+      return true;
+    }
+    spin_first = true;
+  }
+  ReleaseSeat();
+  return false;
+}
+
+bool Reactor::Impl::ThreadHasWork() const {
+  return !inbox.Empty() || needed.load() || user_first != nullptr || stop.load();
+}
+
+// In the seat. True: without it, and whatever happens from now on wakes this thread or finds
+// another driver.
+bool Reactor::Impl::TryFallAsleep() {
+  if (!ArmAll()) return false;
+  thread_asleep.store(true);
+  if (ThreadHasWork()) {
+    thread_asleep.store(false);
+    DisarmAll();
+    return false;
+  }
+  stall->Asleep();
+  SetTimer();
+  ReleaseSeat();
+  if (!seat_queue.Empty() && TryEnter()) {
+    thread_asleep.store(false);
+    return false;
+  }
+  return true;
+}
+
+// Returns in the seat. False: a timer was all that happened, no reason to spin.
+bool Reactor::Impl::SleepUntilNeeded() {
+  for (;;) {
+    epoll_event events[8];
+    const int n = epoll_wait(epoll_fd, events, 8, -1);
+    VERBENA_CHECK(n >= 0 || errno == EINTR, std::strerror(errno));
+    thread_asleep.store(false);
+    bool rang = false, timer = false, woken = false;
+    for (int i = 0; i < n; ++i) {
+      uint64_t count = 0;
+      if (events[i].data.u64 == kWakeTag) {
+        (void)!::read(wake_fd, &count, sizeof(count));
+        woken = true;
+      } else if (events[i].data.u64 == kTimerTag) {
+        (void)!::read(timer_fd, &count, sizeof(count));
+        timer = true;
+      } else {
+        rang = true;
+      }
+    }
+    if (rang) {  // one-shot: the kernel has switched it off
+      std::lock_guard lock(watch_mutex);
+      watch_on.store(false);
+    }
+    const bool work = woken || !inbox.Empty() || needed.load() || stop.load();
+    if (work || timer) {
+      TakeForThread();
+      if (timer) timer_set_ns = 0;
+      return work || rang;
+    }
+    if (TryTake()) {
+      Entered();
+      return true;
+    }
+    // A caller drives and sees by itself what rang.
+    if (rang) OnStrayWake();
+    thread_asleep.store(true);
+    if (!inbox.Empty() || needed.load() || stop.load()) {
+      thread_asleep.store(false);
+      TakeForThread();
+      return true;
+    }
+  }
+}
+
+void Reactor::Impl::OnStrayWake() {
+  const uint32_t granted = noisy_granted.load(std::memory_order_relaxed);
+  const bool again = quiet_entries.load(std::memory_order_relaxed) < kQuietEntries;
+  const uint32_t grant =
+      again ? std::clamp(2 * granted, kNoisyEntriesMin, kNoisyEntriesMax) : kNoisyEntriesMin;
+  noisy_granted.store(grant, std::memory_order_relaxed);
+  quiet_entries.store(0, std::memory_order_relaxed);
+  noisy.store(grant, std::memory_order_relaxed);
+}
+
+void Reactor::Impl::WakeThread() {
+  if (wake_fd < 0 || !thread_asleep.load() || !thread_asleep.exchange(false)) return;
+  const uint64_t one = 1;
+  (void)!::write(wake_fd, &one, sizeof(one));
+}
+
+}  // namespace verbena::reactor

@@ -1,0 +1,94 @@
+// A tick: poll, run what that woke, flush.
+#include <sched.h>
+
+#include "rpc/base/clock.h"
+#include "rpc/reactor/futex.h"
+#include "rpc/reactor/impl.h"
+
+namespace verbena::reactor {
+namespace {
+
+// Items of the inbox per tick, so that a flood of posts does not keep messages waiting.
+constexpr int kInboxPerTick = 256;
+// Polls without a pause instruction (30-40 ns here): a peer that answers at once is seen at once.
+constexpr uint32_t kPollsBeforePause = 64;
+// Polls between looks at where the peer runs.
+constexpr uint32_t kPollsPerCpuLook = 16;
+// Times to let a peer on the same CPU run (0.5-1 µs each, against ~6 µs for a sleep) before
+// sleeping after all.
+constexpr uint32_t kYieldsMax = 16;
+
+}  // namespace
+
+int64_t Reactor::Impl::Clock() const {
+  return reactor.options_.clock ? reactor.options_.clock() : SteadyNs();
+}
+
+bool Reactor::Impl::Tick(bool own) {
+  reactor.now_ns_ = Clock();
+  bool active = DrainSeatQueue();
+  if (own) active |= DrainInbox();
+  for (size_t i = 0; i < pollers.size(); ++i) active |= pollers[i]->Poll(reactor.now_ns_);
+  active |= RunTimers();
+  if (own) active |= RunUserCode();
+  FlushAll();
+  return active;
+}
+
+bool Reactor::Impl::DrainSeatQueue() {
+  bool any = false;
+  while (Work* work = seat_queue.Pop()) {
+    work->run(work);
+    any = true;
+  }
+  return any;
+}
+
+bool Reactor::Impl::DrainInbox() {
+  if (inbox.Empty()) return false;
+  for (int i = 0; i < kInboxPerTick; ++i) {
+    Work* const work = inbox.Pop();
+    if (work == nullptr) break;
+    work->run(work);
+  }
+  return true;
+}
+
+bool Reactor::Impl::RunTimers() {
+  bool any = false;
+  while (Timer* timer = timers.PopDue(reactor.now_ns_)) {
+    timer->run(timer);
+    any = true;
+  }
+  return any;
+}
+
+bool Reactor::Impl::RunUserCode() {
+  Work* work = user_first;
+  if (work == nullptr) return false;
+  // What this queues runs in the next tick, after polling.
+  user_first = nullptr;
+  user_end = &user_first;
+  while (work != nullptr) {
+    Work* const next = work->next;
+    work->run(work);
+    work = next;
+  }
+  return true;
+}
+
+bool Reactor::Impl::SpinStep(Spin& spin) {
+  if (spin.idle++ % kPollsPerCpuLook == 0) {
+    spin.peer_on_this_cpu = false;
+    for (Poller* poller : pollers) spin.peer_on_this_cpu |= poller->PeerOnThisCpu();
+  }
+  if (spin.peer_on_this_cpu) {
+    if (++spin.yields > kYieldsMax) return true;
+    sched_yield();
+  } else if (spin.idle > kPollsBeforePause) {
+    CpuPause();
+  }
+  return reactor.now_ns_ - spin.since_ns >= spin_ns;
+}
+
+}  // namespace verbena::reactor

@@ -1,0 +1,92 @@
+#pragma once
+// A poller whose peer is any thread that calls Ring(): a counter to read and, when armed, an
+// eventfd to ring. With `always_rings` it behaves as a socket: it rings whether armed or not.
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include "rpc/reactor/reactor.h"
+
+namespace verbena::reactor {
+
+class FakePoller final : public Poller {
+ public:
+  FakePoller() = default;
+  ~FakePoller() { ::close(fd_); }
+
+  // The peer's side. Any thread.
+  void Ring() {
+    arrived_.fetch_add(1);
+    if (always_rings || armed_.exchange(false)) {
+      const uint64_t one = 1;
+      (void)!::write(fd_, &one, sizeof(one));
+      rings.fetch_add(1);
+    }
+  }
+
+  bool Poll(int64_t) override {
+    polls.fetch_add(1, std::memory_order_relaxed);
+    bool active = false;
+    while (seen_ != arrived_.load()) {
+      ++seen_;
+      active = true;
+      if (on_message) on_message();
+    }
+    if (active && always_rings) Clear();
+    return active;
+  }
+  void Flush() override { flushes.fetch_add(1, std::memory_order_relaxed); }
+  bool Arm() override {
+    arms.fetch_add(1, std::memory_order_relaxed);
+    armed_.store(true);
+    return seen_ != arrived_.load();
+  }
+  void Disarm() override {
+    armed_.store(false);
+    if (!always_rings) Clear();
+  }
+  int fd() const override { return fd_; }
+  bool PeerOnThisCpu() const override { return peer_on_this_cpu; }
+
+  std::function<void()> on_message;
+  bool always_rings = false;
+  bool peer_on_this_cpu = false;
+  std::atomic<uint64_t> polls{0}, flushes{0}, arms{0}, rings{0};
+
+ private:
+  void Clear() {
+    uint64_t count = 0;
+    (void)!::read(fd_, &count, sizeof(count));
+  }
+  const int fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  std::atomic<uint64_t> arrived_{0};
+  std::atomic<bool> armed_{false};
+  uint64_t seen_ = 0;
+};
+
+// Sets `done` and wakes whoever waits for it. In the seat. The waiter may destroy the caller's
+// object at once, so this is the last thing that the caller does.
+inline void Finish(Reactor& reactor, std::atomic<uint32_t>& done) {
+  done.store(1);
+  reactor.Wake(done);
+}
+
+// Work that runs a function.
+struct FunctionWork : Work {
+  explicit FunctionWork(std::function<void()> f)
+      : Work([](Work* work) { static_cast<FunctionWork*>(work)->function(); }),
+        function(std::move(f)) {}
+  std::function<void()> function;
+};
+
+struct FunctionTimer : Timer {
+  explicit FunctionTimer(std::function<void()> f)
+      : Timer([](Timer* timer) { static_cast<FunctionTimer*>(timer)->function(); }),
+        function(std::move(f)) {}
+  std::function<void()> function;
+};
+
+}  // namespace verbena::reactor

@@ -1,0 +1,126 @@
+// Sleeping: an idle process uses no CPU, and what happens wakes it.
+#include <sys/resource.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tests/catch.h"
+#include "tests/reactor/fake_poller.h"
+
+namespace verbena::reactor {
+namespace {
+
+using std::chrono::milliseconds;
+
+double CpuMilliseconds() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  const auto ms = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_usec) / 1e3;
+  };
+  return ms(usage.ru_utime) + ms(usage.ru_stime);
+}
+
+ReactorOptions Unpinned() {
+  ReactorOptions options;
+  options.pin = false;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("an idle reactor uses no CPU once it has spun out", "[reactor][sleep]") {
+  auto reactor = Reactor::Create(Unpinned()).value();
+  FakePoller poller;
+  reactor->AddPoller(poller);
+  std::this_thread::sleep_for(milliseconds(150));  // spins out; the last stall check passes
+  const uint64_t polls = poller.polls.load();
+  const double before_ms = CpuMilliseconds();
+  std::this_thread::sleep_for(milliseconds(200));
+  CHECK(CpuMilliseconds() - before_ms < 10);  // of 200
+  CHECK(poller.polls.load() == polls);
+  reactor->RemovePoller(poller);
+}
+
+TEST_CASE("a caller blocked for long sleeps too, and its answer wakes it", "[reactor][sleep]") {
+  auto reactor = Reactor::Create(Unpinned()).value();
+  FakePoller poller;
+  std::atomic<uint32_t> done{0};
+  std::thread::id answered_on;
+  poller.on_message = [&] {
+    answered_on = std::this_thread::get_id();
+    Finish(*reactor, done);
+  };
+  reactor->AddPoller(poller);
+  std::this_thread::sleep_for(milliseconds(100));
+  double used_ms = 1e9;
+  std::thread peer([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    const double before_ms = CpuMilliseconds();
+    std::this_thread::sleep_for(milliseconds(200));
+    used_ms = CpuMilliseconds() - before_ms;
+    poller.Ring();
+  });
+  reactor->DriveUntil(done);
+  peer.join();
+  CHECK(used_ms < 10);
+  // The caller sleeps on the descriptors itself: no hand-over by the reactor's thread.
+  CHECK(answered_on == std::this_thread::get_id());
+  reactor->RemovePoller(poller);
+}
+
+TEST_CASE("several callers blocked for long all get their answers", "[reactor][sleep]") {
+  auto reactor = Reactor::Create(Unpinned()).value();
+  FakePoller poller;
+  constexpr int kCallers = 4;
+  std::atomic<uint32_t> done[kCallers] = {};
+  int next = 0;
+  poller.on_message = [&] { Finish(*reactor, done[next++]); };
+  reactor->AddPoller(poller);
+  std::vector<std::thread> callers;
+  for (int i = 0; i < kCallers; ++i) callers.emplace_back([&, i] { reactor->DriveUntil(done[i]); });
+  for (int i = 0; i < kCallers; ++i) {
+    std::this_thread::sleep_for(milliseconds(5));
+    poller.Ring();
+  }
+  for (std::thread& caller : callers) caller.join();
+  CHECK(next == kCallers);
+  reactor->RemovePoller(poller);
+}
+
+TEST_CASE("the reactor's thread serves what arrives when no caller is there", "[reactor][sleep]") {
+  for (bool socket_like : {false, true}) {
+    auto reactor = Reactor::Create(Unpinned()).value();
+    FakePoller poller;
+    poller.always_rings = socket_like;
+    std::atomic<int> served{0};
+    poller.on_message = [&] { served.fetch_add(1); };
+    reactor->AddPoller(poller);
+    for (int i = 1; i <= 20; ++i) {
+      if (i % 2 == 0) std::this_thread::sleep_for(milliseconds(2));
+      // Callers come and go between arrivals, and leave the thread in charge.
+      if (i % 3 == 0 && reactor->TryEnter()) reactor->Leave();
+      poller.Ring();
+      for (int w = 0; w < 5'000 && served.load() < i; ++w)
+        std::this_thread::sleep_for(milliseconds(1));
+      REQUIRE(served.load() == i);
+    }
+    reactor->RemovePoller(poller);
+  }
+}
+
+TEST_CASE("a reactor whose peer is on the same CPU does not spin", "[reactor][sleep]") {
+  ReactorOptions options = Unpinned();
+  options.spin = absl::Seconds(10);
+  auto reactor = Reactor::Create(options).value();
+  FakePoller poller;
+  poller.peer_on_this_cpu = true;
+  reactor->AddPoller(poller);
+  std::this_thread::sleep_for(milliseconds(150));
+  const uint64_t polls = poller.polls.load();
+  std::this_thread::sleep_for(milliseconds(50));
+  CHECK(poller.polls.load() == polls);
+  reactor->RemovePoller(poller);
+}
+
+}  // namespace verbena::reactor
