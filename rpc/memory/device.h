@@ -1,7 +1,8 @@
 #pragma once
-// Who can touch which bytes. A memory::Device is a kind of memory (host, a GPU, the tests' fake whose memory the CPU may
-// not touch); a memory::CopyEngine moves bytes to or from it for one reactor; a memory::Region is one allocation that the
-// library knows. Fabrics move bytes between regions only through these, so they never include CUDA.
+// Who can touch which bytes. A memory::Device is a kind of memory (host, a GPU, the tests' fake
+// whose memory the CPU may not touch); a memory::CopyEngine moves bytes to or from it for one
+// reactor; a memory::Region is one allocation that the library knows. Fabrics move bytes between
+// regions only through these, so they never include CUDA.
 //
 // Invariant: nobody dereferences a Region's address unless device().host_accessible().
 #include <cstddef>
@@ -18,7 +19,8 @@ namespace verbena::memory {
 
 class Device;
 
-// A range that was allocated as one. `buffer_id` changes when the same addresses are freed and allocated again.
+// A range that was allocated as one. `buffer_id` changes when the same addresses are freed and
+// allocated again.
 struct Extent {
   std::byte* base = nullptr;
   size_t bytes = 0;
@@ -31,11 +33,11 @@ enum class ExportWay : uint8_t { kMemfd, kProcess, kIpc, kVmmDescriptor, kDmaBuf
 // What goes to the peer: plain words, and at most one descriptor, sent over the links' side socket.
 struct Export {
   ExportWay way = ExportWay::kMemfd;
-  int fd = -1;            // owned by whoever holds the Export; -1 = none
-  uint64_t offset = 0;    // of the extent within the descriptor
+  int fd = -1;          // owned by whoever holds the Export; -1 = none
+  uint64_t offset = 0;  // of the extent within the descriptor
   uint64_t bytes = 0;
   uint64_t buffer_id = 0;
-  uint64_t address = 0;   // kProcess: where it lies in the owner
+  uint64_t address = 0;  // kProcess: where it lies in the owner
 };
 
 // A peer's extent, usable here.
@@ -60,12 +62,13 @@ struct CopyPiece {
 class CopyEngine {
  public:
   virtual ~CopyEngine() = default;
-  // Queues one copy; `pieces` are copied before this returns, the memory they name stays valid until `tag` is reported.
-  // False: the queue is full (kCopiesInFlightMax), try again after Poll. Reactor thread only.
-  virtual bool Copy(uint64_t tag, absl::Span<const CopyPiece> pieces, StreamOrder order) = 0;
-  // Works for at most `budget_bytes`, looking at `yield` about every 4 KiB and returning early when it is true. Calls
-  // `done(tag, ok)` for each copy that ended; ok = false: a range faulted. Returns whether copies are left.
+  // Queues one copy; `pieces` are copied before this returns, the memory they name stays valid
+  // until `tag` is reported. False: the queue is full (kCopiesInFlightMax), try again after Poll.
   // Reactor thread only.
+  virtual bool Copy(uint64_t tag, absl::Span<const CopyPiece> pieces, StreamOrder order) = 0;
+  // Works for at most `budget_bytes`, looking at `yield` about every 4 KiB and returning early when
+  // it is true. Calls `done(tag, ok)` for each copy that ended; ok = false: a range faulted.
+  // Returns whether copies are left. Reactor thread only.
   virtual bool Poll(size_t budget_bytes, absl::FunctionRef<bool()> yield,
                     absl::FunctionRef<void(uint64_t tag, bool ok)> done) = 0;
 };
@@ -90,7 +93,8 @@ class Device {
   virtual std::unique_ptr<CopyEngine> MakeCopyEngine() = 0;
 };
 
-// The devices of this process: host always; GPUs and the fake when they register themselves. Any thread.
+// The devices of this process: host always; GPUs and the fake when they register themselves. Any
+// thread.
 Device& HostDevice();
 // NOT_FOUND names the device.
 absl::StatusOr<Device*> FindDevice(::verbena::Device where);

@@ -1,7 +1,7 @@
 #pragma once
-// memory::Region: one allocation that the library knows, shared by the buffers that lie in it and by whoever leases it
-// out. A slab of the pools (registered, exportable), memory that a user registered, or foreign memory described when it
-// is first attached.
+// memory::Region: one allocation that the library knows, shared by the buffers that lie in it and
+// by whoever leases it out. A slab of the pools (registered, exportable), memory that a user
+// registered, or foreign memory described when it is first attached.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,9 +12,10 @@
 namespace verbena::memory {
 
 enum class RegionKind : uint8_t {
-  kSlab,        // of the library's pools: faulted in, exportable by memfd, registered with each domain
+  kSlab,  // of the library's pools: faulted in, exportable by memfd, registered with each domain
   kRegistered,  // a user's, registered explicitly; the owner keeps it mapped until it unregisters
-  kForeign,     // a user's, unknown before; reachable for a process of the same user only (kProcess), or by tcp
+  kForeign,  // a user's, unknown before; reachable for a process of the same user only (kProcess),
+             // or by tcp
 };
 
 class Region {
@@ -45,7 +46,8 @@ class Region {
 };
 using RegionRef = std::shared_ptr<const Region>;
 
-// A piece of the pools. Move-only; gives the memory back when it dies, on any thread, without blocking.
+// A piece of the pools. Move-only; gives the memory back when it dies, on any thread, without
+// blocking.
 class Block {
  public:
   Block() = default;
@@ -68,9 +70,9 @@ class Block {
   void* owner_ = nullptr;
 };
 
-// Host memory from the slab pool of this thread's NUMA node: faulted in, huge pages where possible, 64-byte aligned
-// (4 KiB from 4 KiB up). Any thread; takes a lock, never a system call while the pool has room; growing it blocks.
-// RESOURCE_EXHAUSTED names the pool's limit and what is in use.
+// Host memory from the slab pool of this thread's NUMA node: faulted in, huge pages where possible,
+// 64-byte aligned (4 KiB from 4 KiB up). Any thread; takes a lock, never a system call while the
+// pool has room; growing it blocks. RESOURCE_EXHAUSTED names the pool's limit and what is in use.
 absl::StatusOr<Block> AllocateBlock(size_t bytes);
 
 }  // namespace verbena::memory

@@ -1,7 +1,7 @@
 #pragma once
-// memory::Registrar: what a domain (a NIC and its protection domain, shm, nothing) needs to know of a region before it can
-// send from it, READ into it or lease it. Implemented by fabrics, called by memory/ for slabs when they are made and for
-// user memory when it is registered.
+// memory::Registrar: what a domain (a NIC and its protection domain, shm, nothing) needs to know of
+// a region before it can send from it, READ into it or lease it. Implemented by fabrics, called by
+// memory/ for slabs when they are made and for user memory when it is registered.
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -21,9 +21,11 @@ class Registrar {
  public:
   virtual ~Registrar() = default;
   // May block: setup thread only. `uses` is a sum of Use bits.
-  virtual absl::StatusOr<std::unique_ptr<Registration>> Register(const Region& region, uint8_t uses) = 0;
-  // Refused (FAILED_PRECONDITION, naming what still uses it) while a lease or a READ needs it. Setup thread only.
-  virtual absl::Status Unregister(std::unique_ptr<Registration> registration) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Registration>> Register(const Region& region,
+                                                                 uint8_t uses) = 0;
+  // Refused (FAILED_PRECONDITION, naming what still uses it, `registration` left alone) while a
+  // lease or a READ needs it; else `registration` is null when it returns. Setup thread only.
+  virtual absl::Status Unregister(std::unique_ptr<Registration>& registration) = 0;
 };
 
 }  // namespace verbena::memory

@@ -1,0 +1,53 @@
+#pragma once
+// Placement: where fetched bytes go. Small, because every call's options hold one.
+//
+//   co_await request.Fetch(request->input(), verbena::Device::Cuda(0));
+//   co_await request.Fetch(request->input(), verbena::Placement::Into(mine));
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "verbena/device.h"
+#include "verbena/tensor.h"
+
+namespace verbena {
+
+// A class with constructors, so that a temporary is safe inside co_await on g++ 12.
+class Placement {
+ public:
+  // Memory of the library's, on the host.
+  Placement() noexcept {}
+  // Memory of the library's, on `device`.
+  Placement(Device device) noexcept : device_(device) {}  // NOLINT(google-explicit-constructor)
+  static Placement On(Device device) { return Placement(device); }
+  // Memory of the caller: one destination, or one for each tensor in the order of their fields.
+  // Each must be contiguous, writable, and of the tensor's size.
+  template <class... Rest>
+  static Placement Into(Tensor first, Rest... rest) {
+    std::vector<Tensor> tensors;
+    tensors.reserve(1 + sizeof...(rest));
+    tensors.push_back(std::move(first));
+    (tensors.push_back(std::move(rest)), ...);
+    return Into(std::move(tensors));
+  }
+  static Placement Into(std::vector<Tensor> tensors) {
+    Placement p;
+    if (!tensors.empty()) p.device_ = tensors.front().device();
+    p.into_ = std::make_shared<const std::vector<Tensor>>(std::move(tensors));
+    return p;
+  }
+
+  Device device() const { return device_; }
+  // Null: no destination was given for it.
+  const Tensor* destination(size_t ordinal = 0) const {
+    return into_ != nullptr && ordinal < into_->size() ? &(*into_)[ordinal] : nullptr;
+  }
+  size_t destinations() const { return into_ == nullptr ? 0 : into_->size(); }
+
+ private:
+  Device device_;
+  std::shared_ptr<const std::vector<Tensor>> into_;
+};
+
+}  // namespace verbena

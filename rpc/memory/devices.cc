@@ -1,0 +1,63 @@
+// The devices of this process.
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "rpc/base/check.h"
+#include "rpc/memory/device.h"
+#include "rpc/memory/host_device.h"
+
+namespace verbena::memory {
+namespace {
+
+struct Devices {
+  absl::Mutex mutex;
+  std::vector<std::unique_ptr<Device>> others
+      ABSL_GUARDED_BY(mutex);  // never removed: regions point to them
+};
+
+Devices& All() {
+  static Devices* const all = new Devices;
+  return *all;
+}
+
+Device* Find(Devices& all, ::verbena::Device where) ABSL_SHARED_LOCKS_REQUIRED(all.mutex) {
+  for (const auto& device : all.others) {
+    if (device->where() == where) return device.get();
+  }
+  return nullptr;
+}
+
+absl::string_view KindName(::verbena::Device::Kind kind) {
+  switch (kind) {
+    case ::verbena::Device::Kind::kHost:
+      return "host";
+    case ::verbena::Device::Kind::kCuda:
+      return "cuda";
+    case ::verbena::Device::Kind::kFake:
+      return "fake";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+absl::StatusOr<Device*> FindDevice(::verbena::Device where) {
+  if (where.kind() == ::verbena::Device::Kind::kHost) return &HostDevice();
+  Devices& all = All();
+  absl::ReaderMutexLock lock(&all.mutex);
+  if (Device* const device = Find(all, where)) return device;
+  return absl::NotFoundError(
+      absl::StrCat("no device ", KindName(where.kind()), ":", where.index(), " in this process"));
+}
+
+void RegisterDevice(std::unique_ptr<Device> device) {
+  Devices& all = All();
+  absl::MutexLock lock(&all.mutex);
+  VERBENA_CHECK(Find(all, device->where()) == nullptr, KindName(device->where().kind()), ":",
+                device->where().index(), " is registered already");
+  all.others.push_back(std::move(device));
+}
+
+}  // namespace verbena::memory

@@ -1,0 +1,199 @@
+#include "rpc/memory/fake_device.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "rpc/base/check.h"
+#include "rpc/memory/host_copy_engine.h"
+#include "rpc/memory/known_regions.h"
+
+namespace verbena::memory {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+
+absl::Status SystemError(absl::string_view what) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("fake device: ", what, ": ", std::strerror(errno)));
+}
+
+// Translates device addresses, then copies as the host does. A range outside every extent is the
+// copy's fault.
+class FakeCopyEngine final : public CopyEngine {
+ public:
+  explicit FakeCopyEngine(FakeDevice& device) : device_(device) {}
+
+  bool Copy(uint64_t tag, absl::Span<const CopyPiece> pieces, StreamOrder order) override {
+    absl::InlinedVector<CopyPiece, 4> aliases;
+    for (const CopyPiece& piece : pieces) {
+      aliases.push_back({device_.Alias(piece.to, piece.bytes),
+                         device_.Alias(piece.from, piece.bytes), piece.bytes});
+    }
+    return host_.Copy(tag, aliases, order);
+  }
+  bool Poll(size_t budget_bytes, absl::FunctionRef<bool()> yield,
+            absl::FunctionRef<void(uint64_t, bool)> done) override {
+    return host_.Poll(budget_bytes, yield, done);
+  }
+
+ private:
+  FakeDevice& device_;
+  HostCopyEngine host_;
+};
+
+}  // namespace
+
+FakeDevice& FakeDevice::Install(int index) {
+  static absl::Mutex mutex;
+  absl::MutexLock lock(&mutex);
+  absl::StatusOr<Device*> there = FindDevice(::verbena::Device::Fake(index));
+  if (there.ok()) return static_cast<FakeDevice&>(**there);
+  auto* const device = new FakeDevice(index);
+  RegisterDevice(std::unique_ptr<Device>(device));
+  return *device;
+}
+
+absl::StatusOr<Extent> FakeDevice::Allocate(size_t bytes) {
+  const int fd = memfd_create("verbena-fake", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return SystemError("memfd_create");
+  const size_t mapped = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (bytes == 0 || bytes > SIZE_MAX / 2 || ftruncate(fd, static_cast<off_t>(mapped)) != 0) {
+    close(fd);
+    return SystemError(absl::StrCat("allocating ", bytes, " bytes"));
+  }
+  fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  const uint64_t buffer_id = NextBufferId();
+  absl::StatusOr<std::byte*> base = Map(fd, 0, bytes, true, buffer_id);
+  if (!base.ok()) return base.status();
+  return Extent{*base, bytes, buffer_id};
+}
+
+void FakeDevice::Free(const Extent& extent) { Unmap(extent.base); }
+
+absl::StatusOr<std::byte*> FakeDevice::Map(int fd, uint64_t offset, size_t bytes, bool writable,
+                                           uint64_t buffer_id) {
+  const size_t mapped = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  void* const alias = mmap(nullptr, mapped, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                           MAP_SHARED, fd, static_cast<off_t>(offset));
+  void* const visible =
+      mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (alias == MAP_FAILED || visible == MAP_FAILED) {
+    const absl::Status status = SystemError(absl::StrCat("mapping ", bytes, " bytes"));
+    if (alias != MAP_FAILED) munmap(alias, mapped);
+    if (visible != MAP_FAILED) munmap(visible, mapped);
+    close(fd);
+    return status;
+  }
+  absl::MutexLock lock(&mutex_);
+  memories_[reinterpret_cast<uintptr_t>(visible)] =
+      Memory{bytes, mapped, static_cast<std::byte*>(alias), fd, buffer_id};
+  return static_cast<std::byte*>(visible);
+}
+
+void FakeDevice::Unmap(std::byte* base) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = memories_.find(reinterpret_cast<uintptr_t>(base));
+  VERBENA_CHECK(it != memories_.end(), "not memory of this fake device");
+  munmap(base, it->second.mapped);
+  munmap(it->second.alias, it->second.mapped);
+  close(it->second.fd);
+  memories_.erase(it);
+}
+
+absl::StatusOr<std::vector<Extent>> FakeDevice::Describe(const void* pointer, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  absl::MutexLock lock(&mutex_);
+  auto it = memories_.upper_bound(address);
+  if (it != memories_.begin()) {
+    --it;
+    const uintptr_t offset = address - it->first;
+    if (offset <= it->second.bytes && bytes <= it->second.bytes - offset) {
+      return std::vector<Extent>{
+          {reinterpret_cast<std::byte*>(it->first), it->second.bytes, it->second.buffer_id}};
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat(bytes, " bytes at 0x", absl::Hex(address), " are not of fake:", where_.index()));
+}
+
+absl::StatusOr<Export> FakeDevice::ExportTo(const Extent& extent, ExportWay way) {
+  if (way != ExportWay::kMemfd)
+    return absl::UnimplementedError("a fake device exports memfds only");
+  absl::MutexLock lock(&mutex_);
+  const auto it = memories_.find(reinterpret_cast<uintptr_t>(extent.base));
+  if (it == memories_.end() || it->second.buffer_id != extent.buffer_id) {
+    return absl::NotFoundError("no such extent on the fake device");
+  }
+  Export e;
+  e.bytes = it->second.bytes;
+  e.buffer_id = it->second.buffer_id;
+  e.fd = fcntl(it->second.fd, F_DUPFD_CLOEXEC, 0);
+  if (e.fd < 0) return SystemError("duplicating a descriptor");
+  return e;
+}
+
+absl::StatusOr<Mapping> FakeDevice::Import(Export from_peer) {
+  struct stat file {};
+  const bool usable = from_peer.way == ExportWay::kMemfd && from_peer.bytes > 0 &&
+                      from_peer.offset % kPageBytes == 0 &&
+                      (fcntl(from_peer.fd, F_GET_SEALS) & F_SEAL_SHRINK) != 0 &&
+                      fstat(from_peer.fd, &file) == 0 &&
+                      from_peer.offset <= static_cast<uint64_t>(file.st_size) &&
+                      from_peer.bytes <= static_cast<uint64_t>(file.st_size) - from_peer.offset;
+  if (!usable) {
+    if (from_peer.fd >= 0) close(from_peer.fd);
+    return absl::FailedPreconditionError("fake device: not a sealed memfd that holds the extent");
+  }
+  absl::StatusOr<std::byte*> base =
+      Map(from_peer.fd, from_peer.offset, from_peer.bytes, false, NextBufferId());
+  if (!base.ok()) return base.status();
+  return Mapping{this, *base, from_peer.bytes};
+}
+
+void FakeDevice::Release(const Mapping& mapping) { Unmap(mapping.base); }
+
+std::unique_ptr<CopyEngine> FakeDevice::MakeCopyEngine() {
+  return std::make_unique<FakeCopyEngine>(*this);
+}
+
+std::byte* FakeDevice::Alias(const std::byte* address, size_t bytes) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  absl::MutexLock lock(&mutex_);
+  auto it = memories_.upper_bound(at);
+  if (it != memories_.begin()) {
+    --it;
+    const uintptr_t offset = at - it->first;
+    if (offset < it->second.mapped) {
+      return bytes <= it->second.bytes - std::min(offset, it->second.bytes)
+                 ? it->second.alias + offset
+                 : nullptr;
+    }
+  }
+  return const_cast<std::byte*>(address);
+}
+
+void FakeDevice::Write(std::byte* to, const void* from, size_t bytes) {
+  std::byte* const alias = Alias(to, bytes);
+  VERBENA_CHECK(alias != nullptr && alias != to, "not memory of this fake device");
+  std::memcpy(alias, from, bytes);
+}
+
+void FakeDevice::Read(void* to, const std::byte* from, size_t bytes) {
+  std::byte* const alias = Alias(from, bytes);
+  VERBENA_CHECK(alias != nullptr && alias != from, "not memory of this fake device");
+  std::memcpy(to, alias, bytes);
+}
+
+size_t FakeDevice::live() {
+  absl::MutexLock lock(&mutex_);
+  return memories_.size();
+}
+
+}  // namespace verbena::memory

@@ -1,0 +1,67 @@
+#pragma once
+// FakeDevice: memory that the CPU may not touch, as a GPU's, on any machine. What users and fabrics
+// see is a PROT_NONE range: whoever dereferences it crashes at that line. The bytes are behind a
+// second mapping that only this device's CopyEngine and the tests' Read and Write know.
+//
+//   memory::FakeDevice& fake = memory::FakeDevice::Install(0);   // once per process and index
+//   auto buffer = verbena::Buffer::Allocate(1 << 20, verbena::Device::Fake(0));
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "rpc/memory/device.h"
+
+namespace verbena::memory {
+
+class FakeDevice final : public Device {
+ public:
+  // Makes and registers Device::Fake(index), or returns the one that is there. Never destroyed. Any
+  // thread.
+  static FakeDevice& Install(int index = 0);
+
+  ::verbena::Device where() const override { return where_; }
+  bool host_accessible() const override { return false; }
+
+  // NOT_FOUND: not memory of this device.
+  absl::StatusOr<std::vector<Extent>> Describe(const void* pointer, size_t bytes) override;
+  // kMemfd only.
+  absl::StatusOr<Export> ExportTo(const Extent& extent, ExportWay way) override;
+  absl::StatusOr<Mapping> Import(Export from_peer) override;
+  void Release(const Mapping& mapping) override;
+  absl::StatusOr<Extent> Allocate(size_t bytes) override;
+  void Free(const Extent& extent) override;
+  // Copies between this device, other fakes' imported memory and the host.
+  std::unique_ptr<CopyEngine> MakeCopyEngine() override;
+
+  // For tests: what lies at a device address. A CHECK fails when it is none. Any thread.
+  void Write(std::byte* to, const void* from, size_t bytes);
+  void Read(void* to, const std::byte* from, size_t bytes);
+
+  // Where the CPU finds [address, address + bytes); `address` itself when it is not of this device;
+  // null when the range runs out of one of its extents. Any thread.
+  std::byte* Alias(const std::byte* address, size_t bytes);
+  // Extents and mappings alive: leak checks.
+  size_t live();
+
+ private:
+  struct Memory {
+    size_t bytes = 0;  // as asked
+    size_t mapped = 0;
+    std::byte* alias = nullptr;
+    int fd = -1;
+    uint64_t buffer_id = 0;
+  };
+  explicit FakeDevice(int index) : where_(::verbena::Device::Fake(index)) {}
+  absl::StatusOr<std::byte*> Map(int fd, uint64_t offset, size_t bytes, bool writable,
+                                 uint64_t buffer_id);
+  void Unmap(std::byte* base);
+
+  const ::verbena::Device where_;
+  absl::Mutex mutex_;
+  std::map<uintptr_t, Memory> memories_ ABSL_GUARDED_BY(mutex_);  // by user-visible address
+};
+
+}  // namespace verbena::memory

@@ -1,0 +1,32 @@
+#pragma once
+// The process's helper threads, as memory/ sees them. Slow work (mapping, registering) belongs on
+// the setup thread and users' destructors on the disposal thread, but both threads live in
+// reactor/, which is right of this room: process start-up plugs them in. Until then, and in tests
+// of this room, everything runs inline.
+#include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
+
+namespace verbena::memory {
+
+using Job = absl::AnyInvocable<void() &&>;
+
+struct HelperThreads {
+  bool (*on_reactor)() = nullptr;        // whether this thread is in some reactor's seat
+  void (*post_disposal)(Job) = nullptr;  // never blocks
+  bool (*on_setup)() = nullptr;
+  void (*post_setup)(Job) = nullptr;  // never blocks
+};
+
+// Any thread; all four or none.
+void SetHelperThreads(const HelperThreads& threads);
+
+// Runs a user's release callback: here, or on the disposal thread when this is a reactor's. Any
+// thread.
+void Dispose(Job job);
+// Runs `work` on the setup thread and waits for it; inline when this is that thread or there is
+// none. Any thread; a setup job must therefore never wait for a reactor.
+void RunOnSetup(absl::FunctionRef<void()> work);
+// Leaves `job` to the setup thread; inline when there is none. Any thread.
+void PostToSetup(Job job);
+
+}  // namespace verbena::memory
