@@ -101,6 +101,8 @@ class Fabric {
   virtual absl::StatusOr<Offer> Prepare(LinkId link, Side side, absl::string_view peer_blob) = 0;
   virtual absl::Status Complete(LinkId link, Offer peer, Sockets& sockets) = 0;
   virtual void Abandon(LinkId link) = 0;
+  // Between Complete and Start: which ways of READ were proved, and which are off with their reason; for people.
+  virtual std::string ReadWays(LinkId) const { return {}; }
   // [S] A bulk lane, where traits().prepares_lanes. The owner's end prepares first.
   virtual absl::StatusOr<Offer> PrepareLane(LinkId link, Lane lane) = 0;
   virtual absl::Status CompleteLane(LinkId link, Lane lane, Offer peer) = 0;

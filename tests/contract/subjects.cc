@@ -1,5 +1,8 @@
+#include "rpc/fabric/shm/shm_fabric.h"
 #include "rpc/fabric/sim/network.h"
 #include "tests/contract/fabric_contract.h"
+#include "tests/contract/plain_device.h"
+#include "tests/contract/setup_thread.h"
 
 namespace verbena::contract {
 namespace {
@@ -17,6 +20,26 @@ Subject Sim(const char* name, const fabric::sim::NetworkOptions& options) {
   return subject;
 }
 
+Subject Shm() {
+  Subject subject;
+  subject.name = "shm";
+  subject.one_host = true;
+  if (const absl::Status usable = fabric::shm::ShmUsable(); !usable.ok()) {
+    subject.skip = usable.ToString();
+  }
+  subject.make = [](std::unique_ptr<fabric::Fabric>& client,
+                    std::unique_ptr<fabric::Fabric>& server, std::shared_ptr<void>& keep) {
+    auto setup = std::make_shared<SetupThread>();
+    fabric::shm::ShmOptions options;
+    options.host = &PlainDevice();
+    options.post_setup = [&thread = *setup](SetupThread::Job job) { thread.Post(std::move(job)); };
+    client = std::make_unique<fabric::shm::ShmFabric>(options);
+    server = std::make_unique<fabric::shm::ShmFabric>(options);
+    keep = setup;
+  };
+  return subject;
+}
+
 std::vector<Subject> MakeSubjects() {
   std::vector<Subject> subjects;
   fabric::sim::NetworkOptions options;
@@ -24,6 +47,7 @@ std::vector<Subject> MakeSubjects() {
   options.prepares_lanes = false;
   options.seed = 2;
   subjects.push_back(Sim("sim without lanes", options));
+  subjects.push_back(Shm());
   return subjects;
 }
 

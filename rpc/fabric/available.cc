@@ -1,0 +1,24 @@
+#include "rpc/fabric/available.h"
+
+#include "absl/strings/str_cat.h"
+#include "rpc/fabric/shm/shm_fabric.h"
+
+namespace verbena::fabric {
+
+std::vector<std::unique_ptr<Fabric>> MakeFabrics(const FabricOptions& options) {
+  std::vector<std::unique_ptr<Fabric>> fabrics;
+  if (shm::ShmUsable().ok()) {
+    shm::ShmOptions shm;
+    shm.host = options.host;
+    shm.post_setup = options.post_setup;
+    fabrics.push_back(std::make_unique<shm::ShmFabric>(shm));
+  }
+  return fabrics;
+}
+
+std::string MissingFabrics() {
+  const absl::Status shm = shm::ShmUsable();
+  return shm.ok() ? std::string() : absl::StrCat("shm: ", shm.message());
+}
+
+}  // namespace verbena::fabric

@@ -1,0 +1,29 @@
+#pragma once
+// The fabrics that this process has, for one reactor, best first. Everything above asks here and
+// names none.
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "rpc/fabric/fabric.h"
+#include "rpc/memory/device.h"
+
+namespace verbena::fabric {
+
+struct FabricOptions {
+  // The host's memory: imports what peers export, copies. Outlives the fabrics. Required.
+  memory::Device* host = nullptr;
+  // Runs a job on the setup thread, never inline: reactor::PostSetup. Any thread. Required.
+  std::function<void(absl::AnyInvocable<void() &&>)> post_setup;
+};
+
+// In order of preference. One that this process cannot have is left out. Any thread.
+std::vector<std::unique_ptr<Fabric>> MakeFabrics(const FabricOptions& options);
+
+// Which fabrics were left out and why, for people: "shm: ...; verbs: ...". Empty when none was. Any
+// thread.
+std::string MissingFabrics();
+
+}  // namespace verbena::fabric

@@ -1,0 +1,45 @@
+#pragma once
+// What the setup thread tells a fabric's reactor. Jobs share it, so a fabric may end before its
+// last job does.
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "rpc/fabric/fabric.h"
+#include "rpc/fabric/shm/side_channel.h"
+
+namespace verbena::fabric::shm {
+
+struct JobResult {
+  enum class Kind : uint8_t { kExported, kImported };
+  Kind kind = Kind::kExported;
+  LinkId link = LinkId::kNone;
+  uint64_t link_serial = 0;  // link numbers are used again, these are not
+  uint64_t buffer = 0;       // kExported
+  absl::Status status;
+  std::vector<Import> imports;
+};
+
+class Inbox {
+ public:
+  Inbox();
+  ~Inbox();
+  Inbox(const Inbox&) = delete;
+  Inbox& operator=(const Inbox&) = delete;
+
+  // Any thread.
+  void Push(JobResult result);
+  // Reactor thread only.
+  bool any() const { return any_.load(std::memory_order_relaxed); }
+  std::vector<JobResult> Take();
+  // The eventfd that peers and Push ring.
+  int bell() const { return bell_; }
+
+ private:
+  int bell_ = -1;
+  std::atomic<bool> any_{false};
+  std::mutex mutex_;
+  std::vector<JobResult> results_;
+};
+
+}  // namespace verbena::fabric::shm

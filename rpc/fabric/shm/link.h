@@ -1,0 +1,71 @@
+#pragma once
+// shm::Link: one end of a link over shared memory: two segments, a bell, a side channel, leases and
+// what the peer exported. Set-up happens on the setup thread; from Start on, all but `channel` is
+// the reactor's.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "rpc/fabric/fabric.h"
+#include "rpc/fabric/shm/lease_table.h"
+#include "rpc/fabric/shm/offer.h"
+#include "rpc/fabric/shm/ring.h"
+#include "rpc/fabric/shm/segment.h"
+#include "rpc/fabric/shm/side_channel.h"
+
+namespace verbena::fabric::shm {
+
+// A lease that waits until its slab's descriptor has gone to the peer.
+struct PendingLease {
+  LeaseSlot slot;
+  memory::RegionRef region;
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+};
+
+struct Link {
+  explicit Link(LinkId i) : id(i) {}
+  ~Link();
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  // Setup thread. `bell_fd`: this side's eventfd, which goes to the peer as a duplicate.
+  absl::StatusOr<Offer> Prepare(int bell_fd);
+  // Takes peer.fds whatever comes of it; takes the side socket on success.
+  absl::Status Complete(Offer& peer, Sockets& sockets);
+
+  const LinkId id;
+  uint64_t serial = 0;  // never used again in its fabric
+  Segment mine, theirs;
+  RingWriter out;
+  RingReader in;
+  LeaseOwner leases;
+  std::shared_ptr<SideChannel> channel;  // shared with jobs on the setup thread
+  int peer_bell = -1;
+  std::string read_ways;
+  bool process_way = false;  // process_vm_readv was proved
+
+  bool hot = false;      // polled every tick; else the peer rings
+  bool active = false;   // had traffic since it was last looked at
+  bool hung_up = false;  // end of file on the side socket
+  bool closing = false;  // LinkDown follows once nothing of it is in use
+  bool down_queued = false;
+  absl::Status cause;
+
+  std::vector<uint64_t> exported;  // buffers that the peer has, sorted
+  std::vector<PendingLease> pending_leases;
+  std::vector<Import> imports;
+  bool importing = false;     // a job takes what the peer exported
+  uint32_t import_round = 0;  // of the job that runs or ran last
+  uint32_t copies = 0;        // READs whose copy has begun
+
+ private:
+  absl::Status ProveMapping(const OfferBlob& offer) const;
+  absl::Status ProveProcess(const OfferBlob& offer) const;
+
+  std::unique_ptr<Nonce> nonce_;  // at the address that the offer names
+};
+
+}  // namespace verbena::fabric::shm

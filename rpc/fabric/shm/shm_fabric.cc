@@ -1,0 +1,136 @@
+#include "rpc/fabric/shm/shm_fabric.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rpc/base/check.h"
+#include "rpc/base/limits.h"
+
+namespace verbena::fabric::shm {
+namespace {
+
+// Large enough that an engine sees by itself that a copy is worth streaming past the caches; small
+// enough that a lane breaks within a millisecond or two.
+constexpr uint32_t kReadChunkBytes = 8 << 20;
+
+}  // namespace
+
+static_assert(limits::kSegmentBytes <= kRingBytes / 2, "two frames fit a ring");
+static_assert(limits::kSegmentBytes <= UINT16_MAX, "a frame's length is in its first two bytes");
+
+absl::Status ShmUsable() { return Segment::Create().status(); }
+
+ShmFabric::ShmFabric(const ShmOptions& options)
+    : options_(options),
+      inbox_(std::make_shared<Inbox>()),
+      epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
+      transfers_(*this) {
+  VERBENA_CHECK(options_.host != nullptr && options_.post_setup != nullptr);
+  VERBENA_CHECK(epoll_fd_ >= 0, "epoll_create1: errno ", errno);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = ~uint64_t{0};
+  VERBENA_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, inbox_->bell(), &event) == 0);
+  traits_.name = "shm";
+  traits_.segment_bytes = limits::kSegmentBytes;
+  traits_.slot_bytes = kLineBytes;
+  traits_.window_slots = kRingLines - 1;  // the line after the last frame starts with zeros
+  traits_.publish_bytes = 512;
+  traits_.read_chunk_bytes = kReadChunkBytes;
+  traits_.reads_in_flight = 2;
+  traits_.revocation = Revocation::kWord;
+  traits_.bounds_enforced = false;
+}
+
+ShmFabric::~ShmFabric() {
+  for (const std::unique_ptr<Link>& link : links_) {
+    if (link == nullptr) continue;
+    link->mine.control().closed.store(1, std::memory_order_release);
+    WakePeer(*link);
+  }
+  close(epoll_fd_);
+}
+
+absl::StatusOr<Offer> ShmFabric::Prepare(LinkId id, Side, absl::string_view) {
+  auto link = std::make_unique<Link>(id);
+  auto offer = link->Prepare(inbox_->bell());
+  if (!offer.ok()) return offer;
+  link->mine.control().cpu.store(~0u, std::memory_order_relaxed);
+  const std::lock_guard lock(preparing_mutex_);
+  link->serial = next_serial_++;
+  if (!preparing_.emplace(id, std::move(link)).second) {
+    for (const int fd : offer->fds) close(fd);
+    return absl::FailedPreconditionError(
+        absl::StrCat("shm: link ", static_cast<uint32_t>(id), " is being prepared"));
+  }
+  return offer;
+}
+
+absl::Status ShmFabric::Complete(LinkId id, Offer peer, Sockets& sockets) {
+  Link* link = nullptr;
+  {
+    const std::lock_guard lock(preparing_mutex_);
+    const auto it = preparing_.find(id);
+    VERBENA_CHECK(it != preparing_.end(), "Complete without Prepare");
+    link = it->second.get();
+  }
+  absl::Status status = link->Complete(peer, sockets);
+  if (!status.ok()) Abandon(id);
+  return status;
+}
+
+void ShmFabric::Abandon(LinkId id) {
+  std::unique_ptr<Link> link;
+  const std::lock_guard lock(preparing_mutex_);
+  const auto it = preparing_.find(id);
+  if (it == preparing_.end()) return;
+  link = std::move(it->second);
+  preparing_.erase(it);
+  link->mine.control().closed.store(1, std::memory_order_release);
+}
+
+std::string ShmFabric::ReadWays(LinkId id) const {
+  const std::lock_guard lock(preparing_mutex_);
+  const auto it = preparing_.find(id);
+  return it == preparing_.end() ? std::string() : it->second->read_ways;
+}
+
+absl::StatusOr<Offer> ShmFabric::PrepareLane(LinkId, Lane) {
+  return absl::UnimplementedError("shm: lanes need no preparation");
+}
+
+absl::Status ShmFabric::CompleteLane(LinkId, Lane, Offer) {
+  return absl::UnimplementedError("shm: lanes need no preparation");
+}
+
+void ShmFabric::Start(LinkId id) {
+  const auto index = static_cast<size_t>(id);
+  if (links_.size() <= index) links_.resize(index + 1);
+  VERBENA_CHECK(links_[index] == nullptr, "link ", index, " is started already");
+  {
+    const std::lock_guard lock(preparing_mutex_);
+    const auto it = preparing_.find(id);
+    VERBENA_CHECK(it != preparing_.end() && it->second->channel != nullptr,
+                  "Start without Complete");
+    links_[index] = std::move(it->second);
+    preparing_.erase(it);
+  }
+  Link& link = *links_[index];
+  epoll_event event{};
+  event.events = EPOLLRDHUP;
+  event.data.u64 = static_cast<uint32_t>(id);
+  if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, link.channel->fd(), &event) != 0) {
+    // The peer's death is then not heard of here; whoever watches the stream socket still does.
+    link.cause = absl::ResourceExhaustedError(absl::StrCat("shm: epoll: ", strerror(errno)));
+    BeginDown(link, link.cause);
+  }
+  link.active = true;
+  Heat(link);
+}
+
+}  // namespace verbena::fabric::shm

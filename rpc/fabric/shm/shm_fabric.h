@@ -1,0 +1,160 @@
+#pragma once
+// ShmFabric: links between processes of one user on one host. Frames go through rings of 64-byte
+// lines in sealed memfds (ring.h), READs are copies that the reader makes from the owner's slabs,
+// mapped, or from its process (transfers.h), leases are words in the owner's segment
+// (lease_table.h). No method of the reactor's enters the kernel in the steady state.
+//
+// A link is hot while it has traffic: polled every tick. One without traffic for a few milliseconds
+// turns cold: its `sleeping` flag is set, so the peer rings the fabric's eventfd; while the reactor
+// is awake anyway, one cold link is looked at per tick in turn. So a thousand idle links cost one
+// look per tick, and Arm is as long as the hot list.
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "rpc/fabric/fabric.h"
+#include "rpc/fabric/shm/inbox.h"
+#include "rpc/fabric/shm/link.h"
+#include "rpc/fabric/shm/send_buffers.h"
+#include "rpc/fabric/shm/transfers.h"
+
+namespace verbena::fabric::shm {
+
+struct ShmOptions {
+  // Imports slabs of peers. Outlives the fabric.
+  memory::Device* host = nullptr;
+  // Runs a job on the setup thread; never inline while a lock of the caller's is held. Any thread.
+  std::function<void(absl::AnyInvocable<void() &&>)> post_setup;
+};
+
+// OK, or why this process cannot have shm (no memfd, no sealing).
+absl::Status ShmUsable();
+
+class ShmFabric final : public Fabric, private Transfers::Owner {
+ public:
+  explicit ShmFabric(const ShmOptions& options);
+  ~ShmFabric() override;
+
+  const Traits& traits() const override { return traits_; }
+  absl::StatusOr<Offer> Prepare(LinkId link, Side side, absl::string_view peer_blob) override;
+  absl::Status Complete(LinkId link, Offer peer, Sockets& sockets) override;
+  void Abandon(LinkId link) override;
+  std::string ReadWays(LinkId link) const override;
+  absl::StatusOr<Offer> PrepareLane(LinkId link, Lane lane) override;
+  absl::Status CompleteLane(LinkId link, Lane lane, Offer peer) override;
+  void Start(LinkId link) override;
+  bool AcquireFrame(LinkId link, OutFrame& frame) override;
+  void Send(LinkId link, absl::Span<const OutFrame> frames) override;
+  void Discard(LinkId link, const OutFrame& frame) override;
+  void Lease(LeaseSlot slot, LinkId link, Lane lane, const memory::RegionRef& region,
+             const std::byte* data, size_t bytes) override;
+  void Revoke(LeaseSlot slot) override;
+  void Read(ReadSlot slot, LinkId link, Lane lane, const RemoteKey& key, uint64_t offset,
+            absl::Span<const LocalPiece> pieces) override;
+  void BreakLane(LinkId link, Lane lane) override;
+  void Close(LinkId link) override;
+  bool Poll(EventSink& sink) override;
+  bool Arm() override;
+  void Disarm() override;
+  int fd() const override { return epoll_fd_; }
+  bool PeerOnThisCpu() const override;
+
+  // For tests: links that are polled every tick.
+  size_t hot_links() const { return hot_.size(); }
+
+ private:
+  struct Event {
+    enum class Kind : uint8_t { kSendable, kLeased, kRevoked, kReadDone, kLaneDown, kLinkDown };
+    Kind kind = Kind::kSendable;
+    Error error = Error::kOk;
+    LinkId link = LinkId::kNone;
+    Lane lane;
+    LeaseSlot lease;
+    ReadSlot read;
+    RemoteKey key;
+  };
+  struct LeaseRecord {
+    enum class State : uint8_t { kNone, kPending, kLive, kVoid };
+    State state = State::kNone;
+    uint32_t generation = 0;
+    uint32_t entry = kNoEntry;
+    LinkId link = LinkId::kNone;
+    uint8_t lane_index = 0;
+  };
+  struct LaneBreak {
+    LinkId link;
+    Lane lane;
+  };
+
+  Link* Find(LinkId link) const {
+    const auto index = static_cast<size_t>(link);
+    return index < links_.size() ? links_[index].get() : nullptr;
+  }
+  void Push(const Event& event) { events_.push_back(event); }
+
+  // Frames (shm_frames.cc)
+  bool PollLink(Link& link, EventSink& sink);
+  bool PollCold(EventSink& sink);
+  bool FrameWaits() const;
+  void Ring(const Link& link);
+  void WakePeer(Link& link);
+
+  // Hot and cold, sleeping (shm_sleep.cc)
+  void Heat(Link& link);
+  void MaybeHousekeep(bool every_call);
+  void CoolIdle();
+  void NoteCpu();
+  void CheckHangups();
+
+  // Leases (shm_leases.cc)
+  LeaseRecord& RecordOf(LeaseSlot slot);
+  void LeaseLive(LeaseSlot slot, Link& link, uint64_t buffer, uint64_t start, uint64_t bytes);
+  void PostExport(Link& link, const memory::RegionRef& region);
+  void OnExported(Link& link, uint64_t buffer, const absl::Status& status);
+  void VoidLeases(Link& link, const Lane* lane);
+
+  // Ends (shm_links.cc)
+  void TakeResults();
+  void BeginDown(Link& link, const absl::Status& cause);
+  bool AdvanceEnds();
+  bool Deliver(EventSink& sink);
+  void DeliverOne(EventSink& sink, const Event& event);
+  void Remove(Link& link);
+
+  void OnTransferDone(ReadSlot slot, Error error) override;
+  void WantImports(Link& link) override;
+
+  const ShmOptions options_;
+  Traits traits_;
+  std::shared_ptr<Inbox> inbox_;
+  int epoll_fd_ = -1;
+
+  mutable std::mutex preparing_mutex_;
+  std::map<LinkId, std::unique_ptr<Link>> preparing_;  // until Start
+  uint64_t next_serial_ = 1;
+
+  std::vector<std::unique_ptr<Link>> links_;  // by number
+  std::vector<Link*> hot_, cold_, closing_;
+  size_t next_cold_ = 0;
+  bool scan_cold_ = false;
+  SendBuffers buffers_;
+  std::vector<LinkId> want_buffer_;
+  std::vector<LeaseRecord> lease_records_;  // by LeaseSlot::index
+  std::vector<LaneBreak> lane_breaks_;      // reported when their copies have ended
+  Transfers transfers_;
+  std::vector<Event> events_, delivering_;
+  uint32_t ticks_ = 0;
+  uint32_t busy_ticks_ = 0;  // counts down since frames last came
+  int64_t housekept_ns_ = 0;
+  int64_t hangups_checked_ns_ = 0;
+  uint32_t cpu_ = ~0u;
+  bool armed_ = false;
+  alignas(64) std::byte frame_[kRingBytes];  // the frame that the sink looks at
+};
+
+}  // namespace verbena::fabric::shm

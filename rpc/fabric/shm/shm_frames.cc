@@ -1,0 +1,167 @@
+// The small-message path: no system call, lock or allocation in the steady state.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "rpc/base/check.h"
+#include "rpc/base/limits.h"
+#include "rpc/fabric/shm/shm_fabric.h"
+
+namespace verbena::fabric::shm {
+namespace {
+
+// Frames of one link per tick. Higher, and a link at full rate keeps the others waiting; lower, and
+// each tick's fixed cost is shared by fewer.
+constexpr int kFramesPerTick = 32;
+// Bytes copied per tick: while frames come, and else. A copy yields to a frame after 4 KiB at the
+// latest; this bounds how long other work of the reactor's waits.
+constexpr size_t kCopyBudgetBusy = 64 * 1024;
+constexpr size_t kCopyBudget = 512 * 1024;
+constexpr uint32_t kBusyTicks = 64;
+// Hot links that a copy looks at between slices.
+constexpr size_t kYieldLooksMax = 16;
+
+}  // namespace
+
+bool ShmFabric::AcquireFrame(LinkId id, OutFrame& frame) {
+  Link* link = Find(id);
+  if (link == nullptr || link->closing) return false;
+  frame.token = buffers_.Acquire();
+  if (frame.token == ~0u) {
+    if (std::find(want_buffer_.begin(), want_buffer_.end(), id) == want_buffer_.end()) {
+      want_buffer_.push_back(id);
+    }
+    return false;
+  }
+  frame.data = buffers_.Data(frame.token);
+  frame.capacity = limits::kSegmentBytes;
+  frame.bytes = 0;
+  return true;
+}
+
+void ShmFabric::Discard(LinkId, const OutFrame& frame) {
+  buffers_.Release(frame.token);
+  if (want_buffer_.empty()) [[likely]]
+    return;
+  for (const LinkId waiting : want_buffer_) {
+    Event event;
+    event.kind = Event::Kind::kSendable;
+    event.link = waiting;
+    Push(event);
+  }
+  want_buffer_.clear();
+}
+
+void ShmFabric::Send(LinkId id, absl::Span<const OutFrame> frames) {
+  Link* link = Find(id);
+  const bool up = link != nullptr && !link->closing;
+  for (const OutFrame& frame : frames) {
+    VERBENA_DCHECK(frame.bytes >= 8 && frame.bytes <= frame.capacity, "frame of ", frame.bytes);
+    if (up) {
+      const auto length = static_cast<uint16_t>(frame.bytes);
+      memcpy(frame.data, &length, sizeof length);
+      link->out.Write(frame.data, frame.bytes);
+    }
+    Discard(id, frame);
+  }
+  if (!up) return;
+  link->active = true;
+  if (!link->hot) Heat(*link);
+  WakePeer(*link);
+}
+
+void ShmFabric::WakePeer(Link& link) {
+  // Pairs with the fence of a peer that sets `sleeping` and then looks at its ring once more: one
+  // of both sees the other.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (link.theirs.control().sleeping.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    Ring(link);
+  }
+}
+
+void ShmFabric::Ring(const Link& link) {
+  const uint64_t one = 1;
+  // A full counter is as readable as any.
+  [[maybe_unused]] const ssize_t n = write(link.peer_bell, &one, sizeof one);
+}
+
+bool ShmFabric::PollLink(Link& link, EventSink& sink) {
+  if (link.closing) return false;
+  for (int i = 0; i < kFramesPerTick; ++i) {
+    const uint64_t commit = link.in.Next();
+    if (commit == 0) {
+      const bool closed = link.theirs.control().closed.load(std::memory_order_acquire) != 0;
+      // What was sent before is seen now at the latest.
+      if ((closed || link.hung_up) && link.in.Next() == 0) [[unlikely]] {
+        BeginDown(link, absl::UnavailableError(closed ? "shm: the peer closed the link"
+                                                      : "shm: the peer is gone"));
+        return true;
+      }
+      return i > 0;
+    }
+    const uint32_t bytes = RingReader::BytesOf(commit);
+    if (bytes < 8 || bytes > limits::kSegmentBytes) [[unlikely]] {
+      BeginDown(link, absl::DataLossError(absl::StrCat("shm: a frame of ", bytes,
+                                                       " bytes; limits are 8 and ",
+                                                       limits::kSegmentBytes)));
+      return true;
+    }
+    link.in.Take(commit, bytes, frame_);
+    link.active = true;
+    sink.OnFrame(link.id, {frame_, bytes});
+    if (link.closing) return true;
+  }
+  return true;
+}
+
+bool ShmFabric::PollCold(EventSink& sink) {
+  size_t looks = scan_cold_ ? cold_.size() : 1;
+  scan_cold_ = false;
+  bool any = false;
+  for (; looks > 0 && !cold_.empty(); --looks) {
+    if (next_cold_ >= cold_.size()) next_cold_ = 0;
+    Link& link = *cold_[next_cold_];
+    const bool news = link.in.Next() != 0 || link.hung_up ||
+                      link.theirs.control().closed.load(std::memory_order_relaxed) != 0;
+    if (!news) {
+      ++next_cold_;
+      continue;
+    }
+    Heat(link);  // takes it out of the list
+    any |= PollLink(link, sink);
+  }
+  return any;
+}
+
+bool ShmFabric::FrameWaits() const {
+  const size_t looks = std::min(hot_.size(), kYieldLooksMax);
+  for (size_t i = 0; i < looks; ++i) {
+    if (!hot_[i]->closing && hot_[i]->in.Next() != 0) return true;
+  }
+  return false;
+}
+
+bool ShmFabric::Poll(EventSink& sink) {
+  bool any = false;
+  // Sending to a cold link appends to the list.
+  for (size_t i = 0; i < hot_.size(); ++i) any |= PollLink(*hot_[i], sink);
+  if (!cold_.empty()) any |= PollCold(sink);
+  busy_ticks_ = any ? kBusyTicks : busy_ticks_ - (busy_ticks_ > 0);
+  if (inbox_->any()) [[unlikely]]
+    TakeResults();
+  if (transfers_.busy()) {
+    any = true;
+    transfers_.Work(busy_ticks_ > 0 ? kCopyBudgetBusy : kCopyBudget,
+                    [this] { return FrameWaits(); });
+  }
+  if (!closing_.empty() || !lane_breaks_.empty()) [[unlikely]]
+    any |= AdvanceEnds();
+  if (!events_.empty()) any |= Deliver(sink);
+  MaybeHousekeep(false);
+  return any;
+}
+
+}  // namespace verbena::fabric::shm

@@ -1,0 +1,128 @@
+// How lanes and links end, and what is reported.
+#include <algorithm>
+#include <utility>
+
+#include "rpc/fabric/shm/shm_fabric.h"
+
+namespace verbena::fabric::shm {
+
+void ShmFabric::TakeResults() {
+  for (JobResult& result : inbox_->Take()) {
+    Link* link = Find(result.link);
+    if (link == nullptr || link->serial != result.link_serial)
+      continue;  // an export of a dead link
+    if (result.kind == JobResult::Kind::kExported) {
+      if (!link->closing) OnExported(*link, result.buffer, result.status);
+      continue;
+    }
+    link->importing = false;
+    link->imports.insert(link->imports.end(), result.imports.begin(), result.imports.end());
+    transfers_.OnImports(*link);
+  }
+}
+
+void ShmFabric::BreakLane(LinkId id, Lane lane) {
+  Link* link = Find(id);
+  if (link == nullptr || link->closing) return;
+  if (lane.role == LaneRole::kOwner) {
+    VoidLeases(*link, &lane);
+  } else {
+    transfers_.Cancel(*link, &lane, Error::kLaneDown);
+  }
+  lane_breaks_.push_back({id, lane});
+}
+
+void ShmFabric::Close(LinkId id) {
+  Link* link = Find(id);
+  if (link != nullptr && !link->closing) BeginDown(*link, absl::CancelledError("closed here"));
+}
+
+void ShmFabric::BeginDown(Link& link, const absl::Status& cause) {
+  link.closing = true;
+  link.cause = cause;
+  link.mine.control().closed.store(1, std::memory_order_release);
+  WakePeer(link);
+  for (const PendingLease& p : link.pending_leases) {
+    Event event;
+    event.kind = Event::Kind::kLeased;
+    event.lease = p.slot;
+    event.error = Error::kLinkDown;
+    Push(event);
+  }
+  link.pending_leases.clear();
+  VoidLeases(link, nullptr);
+  for (LeaseRecord& record : lease_records_) {
+    if (record.link == link.id) record = LeaseRecord();
+  }
+  transfers_.Cancel(link, nullptr, Error::kLinkDown);
+  std::erase(want_buffer_, link.id);
+  std::erase_if(lane_breaks_, [&link](const LaneBreak& b) { return b.link == link.id; });
+  closing_.push_back(&link);
+}
+
+bool ShmFabric::AdvanceEnds() {
+  bool any = false;
+  std::erase_if(lane_breaks_, [&](const LaneBreak& b) {
+    Link* link = Find(b.link);
+    if (link == nullptr || transfers_.Copying(*link, b.lane)) return link == nullptr;
+    Event event;
+    event.kind = Event::Kind::kLaneDown;
+    event.link = b.link;
+    event.lane = b.lane;
+    event.error = Error::kLaneDown;
+    Push(event);
+    return any = true;
+  });
+  for (Link* link : closing_) {
+    if (link->down_queued || link->copies > 0 || link->importing) continue;
+    link->down_queued = true;
+    Event event;
+    event.kind = Event::Kind::kLinkDown;
+    event.link = link->id;
+    Push(event);
+    any = true;
+  }
+  return any;
+}
+
+bool ShmFabric::Deliver(EventSink& sink) {
+  std::swap(events_, delivering_);
+  for (const Event& event : delivering_) DeliverOne(sink, event);
+  delivering_.clear();
+  return true;
+}
+
+void ShmFabric::DeliverOne(EventSink& sink, const Event& event) {
+  switch (event.kind) {
+    case Event::Kind::kSendable:
+      if (const Link* link = Find(event.link); link != nullptr && !link->closing) {
+        sink.OnSendable(event.link);
+      }
+      return;
+    case Event::Kind::kLeased:
+      return sink.OnLeased(event.lease, event.error, event.key);
+    case Event::Kind::kRevoked:
+      return sink.OnRevoked(event.lease);
+    case Event::Kind::kReadDone:
+      return sink.OnReadDone(event.read, event.error);
+    case Event::Kind::kLaneDown:
+      return sink.OnLaneDown(event.link, event.lane, event.error);
+    case Event::Kind::kLinkDown: {
+      Link* link = Find(event.link);
+      const absl::Status cause = link->cause;
+      Remove(*link);
+      return sink.OnLinkDown(event.link, cause);
+    }
+  }
+}
+
+void ShmFabric::Remove(Link& link) {
+  std::erase(hot_, &link);
+  std::erase(cold_, &link);
+  std::erase(closing_, &link);
+  std::unique_ptr<Link> owned = std::move(links_[static_cast<size_t>(link.id)]);
+  // Unmapping and closing take long.
+  options_.post_setup([gone = std::move(owned)] {});
+}
+
+}  // namespace verbena::fabric::shm

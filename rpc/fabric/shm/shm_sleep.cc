@@ -1,0 +1,131 @@
+// Which links are polled, and sleeping.
+#include <sched.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+
+#include "rpc/fabric/shm/shm_fabric.h"
+
+namespace verbena::fabric::shm {
+namespace {
+
+// A link without traffic for one to two of these turns cold. Lower, and pauses between calls cost a
+// bell; higher, and the links of a burst are polled for longer after it.
+constexpr int64_t kCoolNs = 4'000'000;
+// How late a peer's death is noticed while the reactor never sleeps.
+constexpr int64_t kHangupNs = 10'000'000;
+// Ticks between two looks at the clock.
+constexpr uint32_t kTicksPerLook = 256;
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+void ShmFabric::Heat(Link& link) {
+  if (link.hot) return;
+  link.hot = true;
+  std::erase(cold_, &link);
+  hot_.push_back(&link);
+  link.mine.control().cpu.store(cpu_, std::memory_order_relaxed);
+  link.mine.control().sleeping.store(armed_ ? 1 : 0, std::memory_order_relaxed);
+}
+
+void ShmFabric::MaybeHousekeep(bool every_call) {
+  if (!every_call && ++ticks_ % kTicksPerLook != 0) [[likely]]
+    return;
+  const int64_t now = NowNs();
+  NoteCpu();
+  if (now - housekept_ns_ >= kCoolNs) {
+    housekept_ns_ = now;
+    CoolIdle();
+  }
+  if (now - hangups_checked_ns_ >= kHangupNs) {
+    hangups_checked_ns_ = now;
+    CheckHangups();
+  }
+}
+
+void ShmFabric::CoolIdle() {
+  size_t kept = 0;
+  for (Link* link : hot_) {
+    bool keep = link->active || link->closing;
+    link->active = false;
+    if (!keep) {
+      std::atomic<uint32_t>& sleeping = link->mine.control().sleeping;
+      sleeping.store(1, std::memory_order_relaxed);
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+      keep = link->in.Next() != 0 ||
+             link->theirs.control().closed.load(std::memory_order_relaxed) != 0;
+      if (keep) sleeping.store(0, std::memory_order_relaxed);
+    }
+    if (keep) {
+      hot_[kept++] = link;
+    } else {
+      link->hot = false;
+      cold_.push_back(link);
+    }
+  }
+  hot_.resize(kept);
+}
+
+void ShmFabric::NoteCpu() {
+  const auto cpu = static_cast<uint32_t>(sched_getcpu());
+  if (cpu == cpu_) return;
+  cpu_ = cpu;
+  for (Link* link : hot_) link->mine.control().cpu.store(cpu, std::memory_order_relaxed);
+}
+
+bool ShmFabric::PeerOnThisCpu() const {
+  const auto cpu = static_cast<uint32_t>(sched_getcpu());
+  return std::any_of(hot_.begin(), hot_.end(), [cpu](const Link* link) {
+    return link->theirs.control().cpu.load(std::memory_order_relaxed) == cpu;
+  });
+}
+
+bool ShmFabric::Arm() {
+  MaybeHousekeep(true);
+  if (!events_.empty() || !closing_.empty() || inbox_->any() || transfers_.busy()) return true;
+  armed_ = true;
+  for (Link* link : hot_) link->mine.control().sleeping.store(1, std::memory_order_relaxed);
+  // Pairs with WakePeer.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return std::any_of(hot_.begin(), hot_.end(), [](const Link* link) {
+    return link->in.Next() != 0 || link->hung_up ||
+           link->theirs.control().closed.load(std::memory_order_relaxed) != 0;
+  });
+}
+
+void ShmFabric::Disarm() {
+  if (!armed_) return;
+  armed_ = false;
+  for (Link* link : hot_) link->mine.control().sleeping.store(0, std::memory_order_relaxed);
+  NoteCpu();
+  uint64_t rings = 0;
+  if (read(inbox_->bell(), &rings, sizeof rings) == sizeof rings) {
+    scan_cold_ = true;
+  } else {
+    CheckHangups();  // perhaps that is what woke it
+  }
+}
+
+void ShmFabric::CheckHangups() {
+  epoll_event events[64];
+  const int n = epoll_wait(epoll_fd_, events, 64, 0);
+  for (int i = 0; i < n; ++i) {
+    if (events[i].data.u64 == ~uint64_t{0}) continue;  // the bell
+    Link* link = Find(static_cast<LinkId>(static_cast<uint32_t>(events[i].data.u64)));
+    if (link == nullptr || link->hung_up) continue;
+    link->hung_up = true;
+    epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, link->channel->fd(), nullptr);
+    Heat(*link);
+  }
+}
+
+}  // namespace verbena::fabric::shm

@@ -1,0 +1,154 @@
+#include "rpc/fabric/shm/side_channel.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::fabric::shm {
+namespace {
+
+constexpr uint32_t kMagic = 0x53425645;  // "EVBS"
+
+// On one host: the machine's own byte order.
+struct ExportMessage {
+  uint32_t magic = kMagic;
+  uint32_t reserved = 0;
+  uint64_t buffer = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+uid_t OverflowUid() {
+  unsigned uid = 65534;
+  if (FILE* file = fopen("/proc/sys/kernel/overflowuid", "re")) {
+    if (fscanf(file, "%u", &uid) != 1) uid = 65534;
+    fclose(file);
+  }
+  return uid;
+}
+
+// One whole message, and its descriptor if it has one. NOT_FOUND: nothing has come.
+absl::Status Receive(int socket, ExportMessage& message, int& fd) {
+  alignas(cmsghdr) char room[CMSG_SPACE(4 * sizeof(int))];
+  iovec part{&message, sizeof message};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = room;
+  header.msg_controllen = sizeof room;
+  const ssize_t n = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return absl::NotFoundError("no export");
+  if (n <= 0) return absl::UnavailableError("shm: the peer's side socket is closed");
+  int count = 0;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < fds; ++i, ++count) {
+      int got;
+      memcpy(&got, CMSG_DATA(c) + i * sizeof(int), sizeof got);
+      if (count == 0) {
+        fd = got;
+      } else {
+        close(got);
+      }
+    }
+  }
+  if (n != sizeof message || message.magic != kMagic || count != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shm: an export of ", n, " bytes with ", count, " descriptors"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+SideChannel::~SideChannel() {
+  if (fd_ >= 0) close(fd_);
+  if (peer_pidfd_ >= 0) close(peer_pidfd_);
+}
+
+absl::Status SideChannel::Adopt(int& socket) {
+  if (socket < 0) return absl::FailedPreconditionError("shm: no unix socket to the peer");
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat("shm: SO_PEERCRED: ", strerror(errno)));
+  }
+  if (peer.uid != geteuid() || peer.uid == OverflowUid()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("shm: the peer runs as user ", peer.uid, ", this process as ", geteuid()));
+  }
+  peer_pid_ = peer.pid;
+  if (peer.pid > 0) peer_pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
+  fd_ = std::exchange(socket, -1);
+  return absl::OkStatus();
+}
+
+absl::Status SideChannel::SendExport(const memory::Region& region) {
+  ExportMessage message;
+  message.buffer = region.buffer_id();
+  message.offset = region.fd_offset();
+  message.bytes = region.bytes();
+  const int fd = region.fd();
+  alignas(cmsghdr) char room[CMSG_SPACE(sizeof fd)] = {};
+  iovec part{&message, sizeof message};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = room;
+  header.msg_controllen = sizeof room;
+  cmsghdr* c = CMSG_FIRSTHDR(&header);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof fd);
+  memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  // A peer that takes no exports shall not hold up the setup thread.
+  const ssize_t n = sendmsg(fd_, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (n == sizeof message) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("shm: export of a slab: ", n < 0 ? strerror(errno) : "cut short"));
+}
+
+absl::Status SideChannel::TakeExports(memory::Device& host, std::vector<Import>& imports) {
+  while (true) {
+    ExportMessage message;
+    int fd = -1;
+    absl::Status status = Receive(fd_, message, fd);
+    if (absl::IsNotFound(status)) return absl::OkStatus();
+    if (status.ok() && ++taken_ > kExportsMax) {
+      status = absl::ResourceExhaustedError(
+          absl::StrCat("shm: the peer exports more than ", kExportsMax, " slabs"));
+    }
+    if (status.ok()) {
+      const auto size = CheckSealed(fd, F_SEAL_SHRINK);
+      status = size.status();
+      if (status.ok() && (message.bytes == 0 || message.offset > *size ||
+                          message.bytes > *size - message.offset || message.offset % 4096 != 0)) {
+        status = absl::InvalidArgumentError(absl::StrCat("shm: export of [", message.offset, ", +",
+                                                         message.bytes, ") of a memfd of ", *size));
+      }
+    }
+    if (!status.ok()) {
+      if (fd >= 0) close(fd);
+      return status;
+    }
+    memory::Export from_peer;
+    from_peer.fd = fd;
+    from_peer.offset = message.offset;
+    from_peer.bytes = message.bytes;
+    from_peer.buffer_id = message.buffer;
+    auto mapping = host.Import(from_peer);
+    if (!mapping.ok()) return mapping.status();
+    imports.push_back({message.buffer, *mapping});
+  }
+}
+
+}  // namespace verbena::fabric::shm

@@ -1,0 +1,202 @@
+#include "rpc/fabric/shm/transfers.h"
+
+#include <algorithm>
+
+#include "rpc/base/check.h"
+
+namespace verbena::fabric::shm {
+namespace {
+
+// A READ up to here goes before larger ones: it takes about 20 us.
+constexpr size_t kSmallBytes = 256 * 1024;
+// Copies begun at once. One more than one keeps the engine busy across the boundary; each adds its
+// time to how long a lane takes to break.
+constexpr uint32_t kBegunMax = 2;
+
+const Import* FindImport(const Link& link, uint64_t buffer) {
+  for (const Import& import : link.imports) {
+    if (import.buffer == buffer) return &import;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void Transfers::Add(ReadSlot slot, Link& link, Lane lane, const RemoteKey& key, uint64_t offset,
+                    absl::Span<const LocalPiece> pieces) {
+  if (free_.empty()) {
+    free_.push_back(static_cast<uint32_t>(all_.size()));
+    all_.emplace_back();
+  }
+  const uint32_t index = free_.back();
+  free_.pop_back();
+  Transfer& t = all_[index];
+  t.slot = slot;
+  t.link = &link;
+  t.lane = lane;
+  t.key = key;
+  t.offset = offset;
+  t.pieces.assign(pieces.begin(), pieces.end());
+  t.bytes = 0;
+  for (const LocalPiece& piece : pieces) t.bytes += piece.bytes;
+  t.error = Error::kOk;
+  t.outstanding = 0;
+  t.by_process = false;
+  t.imported = false;
+  Queue(index);
+}
+
+void Transfers::Queue(uint32_t index) {
+  all_[index].state = State::kQueued;
+  (all_[index].bytes <= kSmallBytes ? small_ : large_).push_back(index);
+}
+
+void Transfers::OnImports(Link& link) {
+  for (uint32_t i = 0; i < all_.size(); ++i) {
+    Transfer& t = all_[i];
+    if (t.state != State::kWaiting || t.link != &link) continue;
+    t.imported = t.import_round <= link.import_round;
+    Queue(i);
+  }
+}
+
+void Transfers::Cancel(Link& link, const Lane* lane, Error error) {
+  for (uint32_t i = 0; i < all_.size(); ++i) {
+    Transfer& t = all_[i];
+    if (t.link != &link || (lane != nullptr && !(t.lane == *lane))) continue;
+    if (t.state != State::kQueued && t.state != State::kWaiting) continue;
+    std::erase(small_, i);
+    std::erase(large_, i);
+    t.error = error;
+    Finish(i);
+  }
+}
+
+bool Transfers::Copying(const Link& link, Lane lane) const {
+  return std::any_of(all_.begin(), all_.end(), [&](const Transfer& t) {
+    return t.state == State::kCopying && t.link == &link && t.lane == lane;
+  });
+}
+
+bool Transfers::Work(size_t budget, absl::FunctionRef<bool()> yield) {
+  bool ended = BeginSome();
+  for (size_t i = 0; i < by_process_.size() && budget > 0;) {
+    Transfer& t = all_[by_process_[i]];
+    if (!t.process.Step(budget, yield, t.error)) break;
+    const uint32_t index = by_process_[i];
+    by_process_.erase(by_process_.begin() + static_cast<ptrdiff_t>(i));
+    Finish(index);
+    ended = true;
+  }
+  for (Engine& engine : engines_) {
+    engine.copies->Poll(budget, yield, [&](uint64_t tag, bool ok) {
+      const auto index = static_cast<uint32_t>(tag);
+      Transfer& t = all_[index];
+      if (!ok) t.error = Error::kFault;
+      if (--t.outstanding > 0) return;
+      Finish(index);
+      ended = true;
+    });
+  }
+  return ended;
+}
+
+bool Transfers::BeginSome() {
+  bool ended = false;
+  while (begun_ < kBegunMax) {
+    std::deque<uint32_t>& queue = small_.empty() ? large_ : small_;
+    if (queue.empty()) break;
+    const uint32_t index = queue.front();
+    queue.pop_front();
+    Begin(index);
+    ended |= all_[index].state == State::kFree;
+  }
+  return ended;
+}
+
+void Transfers::Begin(uint32_t index) {
+  Transfer& t = all_[index];
+  Link& link = *t.link;
+  const LeaseView view = CheckLease(link.theirs.leases(), t.key, t.offset, t.bytes);
+  t.error = view.error;
+  if (t.error != Error::kOk || t.bytes == 0) return Finish(index);
+  if (view.buffer != 0) {
+    const Import* import = FindImport(link, view.buffer);
+    if (import == nullptr && !t.imported) {
+      // The owner sent the descriptor before it announced the lease; a job that starts from now on
+      // finds it.
+      t.state = State::kWaiting;
+      t.import_round = link.import_round + 1;
+      return owner_.WantImports(link);
+    }
+    const size_t mapped = import == nullptr ? 0 : import->mapping.bytes;
+    t.error = import == nullptr ? Error::kUnsupported : Error::kOutOfBounds;
+    if (view.start > mapped || t.offset > mapped - view.start ||
+        t.bytes > mapped - view.start - t.offset) {
+      return Finish(index);
+    }
+    t.error = Error::kOk;
+    return BeginMapped(index, import->mapping.base + view.start + t.offset);
+  }
+  const bool into_host = std::all_of(t.pieces.begin(), t.pieces.end(), [](const LocalPiece& p) {
+    return p.device->host_accessible();
+  });
+  if (!link.process_way || !into_host) {
+    t.error = Error::kUnsupported;
+    return Finish(index);
+  }
+  t.state = State::kCopying;
+  t.by_process = true;
+  ++begun_;
+  ++link.copies;
+  t.process.Begin(link.channel->peer_pid(), link.channel->peer_pidfd(), view.start + t.offset,
+                  t.pieces);
+  by_process_.push_back(index);
+}
+
+void Transfers::BeginMapped(uint32_t index, const std::byte* from) {
+  Transfer& t = all_[index];
+  t.state = State::kCopying;
+  ++begun_;
+  ++t.link->copies;
+  absl::InlinedVector<memory::CopyPiece, 8> run;
+  for (size_t i = 0; i < t.pieces.size(); ++i) {
+    run.push_back({t.pieces[i].data, from, t.pieces[i].bytes});
+    from += t.pieces[i].bytes;
+    const bool last = i + 1 == t.pieces.size();
+    if (!last && t.pieces[i + 1].device == t.pieces[i].device) continue;
+    // At most kBegunMax x kPiecesMax copies wait in an engine; one with no room for that is broken.
+    if (EngineFor(*t.pieces[i].device).Copy(index, run, {})) {
+      ++t.outstanding;
+    } else {
+      t.error = Error::kNoMemory;
+    }
+    run.clear();
+  }
+  if (t.outstanding == 0) Finish(index);
+}
+
+void Transfers::Finish(uint32_t index) {
+  Transfer& t = all_[index];
+  if (t.state == State::kCopying) {
+    --begun_;
+    --t.link->copies;
+    if (t.error == Error::kOk && !LeaseStillLive(t.link->theirs.leases(), t.key)) {
+      t.error = Error::kLeaseLost;
+    }
+  }
+  t.state = State::kFree;
+  t.link = nullptr;
+  free_.push_back(index);
+  owner_.OnTransferDone(t.slot, t.error);
+}
+
+memory::CopyEngine& Transfers::EngineFor(memory::Device& device) {
+  for (Engine& engine : engines_) {
+    if (engine.device == &device) return *engine.copies;
+  }
+  engines_.push_back({&device, device.MakeCopyEngine()});
+  return *engines_.back().copies;
+}
+
+}  // namespace verbena::fabric::shm

@@ -1,0 +1,89 @@
+#pragma once
+// shm::Transfers: the READs of one fabric. Each is checked against the peer's lease table, copied a
+// budget at a time by a memory::CopyEngine (what the peer exported) or from the peer's process, and
+// checked again. Small ones go before large ones; few copies are begun at once, because a begun one
+// has to end before its lane or link can.
+//
+// Reactor thread only.
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "rpc/fabric/fabric.h"
+#include "rpc/fabric/shm/link.h"
+#include "rpc/fabric/shm/process_copy.h"
+
+namespace verbena::fabric::shm {
+
+class Transfers {
+ public:
+  // Reports a READ's end; starts a job that takes what the peer of `link` exported.
+  struct Owner {
+    virtual void OnTransferDone(ReadSlot slot, Error error) = 0;
+    virtual void WantImports(Link& link) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  explicit Transfers(Owner& owner) : owner_(owner) {}
+
+  void Add(ReadSlot slot, Link& link, Lane lane, const RemoteKey& key, uint64_t offset,
+           absl::Span<const LocalPiece> pieces);
+  // A job that took exports of `link` has ended: what waited is tried again.
+  void OnImports(Link& link);
+  // Answers with `error` for what has not begun: of one lane, or of the whole link.
+  void Cancel(Link& link, const Lane* lane, Error error);
+  // Whether a copy into a destination of the lane goes on.
+  bool Copying(const Link& link, Lane lane) const;
+
+  bool busy() const { return begun_ > 0 || !small_.empty() || !large_.empty(); }
+  // Copies at most `budget` bytes; `yield` as in memory::CopyEngine::Poll. True: something ended.
+  bool Work(size_t budget, absl::FunctionRef<bool()> yield);
+
+ private:
+  enum class State : uint8_t { kFree, kQueued, kWaiting, kCopying };
+  struct Transfer {
+    State state = State::kFree;
+    bool by_process = false;
+    Error error = Error::kOk;
+    uint32_t outstanding = 0;
+    uint32_t import_round =
+        0;                  // kWaiting: of the job that will have seen the export, if there is one
+    bool imported = false;  // that job has ended
+    ReadSlot slot;
+    Link* link = nullptr;
+    Lane lane;
+    RemoteKey key;
+    uint64_t offset = 0;
+    size_t bytes = 0;
+    absl::InlinedVector<LocalPiece, 4> pieces;
+    ProcessCopy process;
+  };
+  struct Engine {
+    memory::Device* device;
+    std::unique_ptr<memory::CopyEngine> copies;
+  };
+
+  void Queue(uint32_t index);
+  // Begins the next queued ones while few are under way.
+  bool BeginSome();
+  void Begin(uint32_t index);
+  void BeginMapped(uint32_t index, const std::byte* from);
+  void Finish(uint32_t index);
+  memory::CopyEngine& EngineFor(memory::Device& device);
+
+  Owner& owner_;
+  std::deque<Transfer> all_;  // stable addresses; grows to the most that were ever in flight
+  std::vector<uint32_t> free_;
+  std::deque<uint32_t> small_, large_;
+  std::vector<uint32_t> by_process_;
+  std::vector<Engine> engines_;
+  uint32_t begun_ = 0;
+};
+
+}  // namespace verbena::fabric::shm
