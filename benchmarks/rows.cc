@@ -164,6 +164,7 @@ void AddResources(std::vector<Row>& rows) {
   row = MakeRow("memory_per_idle_connection", "shm", 0, 1000, Metric::kCounter,
                 Ours("idle_connections"));
   row.counter = "memory_bytes";
+  row.windows = 1;  // each opens that many more connections
   row.must_alone = Must{64.0 * kKiB, 64.0 * kKiB};
   rows.push_back(row);
 

@@ -143,6 +143,10 @@ int ParticipantMain(int argc, char** argv, ServiceFactory start_service,
     }
     params.Set(word.substr(0, equals), word.substr(equals + 1));
   }
+  rlimit files{};  // a thousand connections need more than the usual 1,024 descriptors
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
   const std::string role = argc > 1 ? argv[1] : "";
   NanosecondsPerTick();
   if (role == "client") {

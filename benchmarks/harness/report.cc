@@ -109,8 +109,11 @@ std::string Shortened(const std::vector<std::string>& flags, std::set<std::strin
 std::vector<Line> Compare(const RowResult& result) {
   std::vector<Line> lines;
   for (const LineClass c : {LineClass::kNear, LineClass::kFar}) {
-    // On one core the line does not matter; everything was measured as class near.
-    const char* name = result.row.same_core ? "same core" : LineClassName(c);
+    // Where the line has no part, everything was filed under near.
+    if (Classless(result.row) && c == LineClass::kFar) break;
+    const char* name = result.row.same_core    ? "same core"
+                       : Classless(result.row) ? "any"
+                                               : LineClassName(c);
     for (const SideResult& peer : result.peers) {
       Line line = Blank(result.row, name);
       FillOurs(line, result, c);

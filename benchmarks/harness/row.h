@@ -15,7 +15,7 @@ enum class Metric {
   kP99,         // ns per operation, p99 of each window; lower is better
   kRate,        // operations per second
   kThroughput,  // bytes per second
-  kCounter,     // growth of `Row::counter` in both processes per operation; lower is better
+  kCounter,     // growth of `Row::counter` per operation; lower is better
   kValue,       // the number that the workload set; lower is better
 };
 
@@ -47,10 +47,17 @@ struct Row {
   Side ours;
   std::vector<Side> peers;
   bool same_core = false;
-  std::string counter;                  // for kCounter: switches, allocations, memory_bytes
+  int windows = 0;  // exactly so many; 0: as the run says
+  std::string
+      counter;  // for kCounter: allocations (of both processes), memory_bytes (of the server)
   std::optional<Must> must_alone;       // bound on the value itself
   std::optional<double> must_p99_near;  // bound on the p99 in ns, near
 };
+
+// Whether the line between the cores has no part in a row's number.
+inline bool Classless(const Row& row) {
+  return row.same_core || row.metric == Metric::kCounter || row.metric == Metric::kValue;
+}
 
 // Every line of the targets, in order of the table that is printed.
 std::vector<Row> AllRows();

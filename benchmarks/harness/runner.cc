@@ -47,7 +47,8 @@ class Pair {
  private:
   int server_core() const { return row_.same_core ? options_.client_core : options_.server_core; }
   absl::Status Start();
-  absl::StatusOr<double> Counter(ChildProcess& child, const std::string& name);
+  // The server's counters: with sign -1 before the window, 1 after it.
+  absl::Status AddCounters(double sign, Sample& sample, double& growth);
   absl::StatusOr<Sample> Measure();
   std::vector<std::string> Command(const std::string& role, const std::string& address) const;
   double Line() const { return MeasureLineNs(options_.client_core, options_.server_core); }
@@ -109,57 +110,51 @@ absl::Status Pair::Start() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> Pair::Counter(ChildProcess& child, const std::string& name) {
-  auto reply = child.Ask({{"counters", row_.counter}}, kWindowSecondsMax);
+absl::Status Pair::AddCounters(double sign, Sample& sample, double& growth) {
+  auto reply = server_->Ask({{"counters", row_.counter}}, kWindowSecondsMax);
   if (!reply.ok()) return reply.status();
-  return (*reply).value(name, 0.0);
+  sample.switches += sign * reply->value("switches", 0.0);
+  growth += sign * reply->value(row_.counter, 0.0);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Sample> Pair::Measure() {
-  const bool counts = row_.metric == Metric::kCounter;
-  double growth = 0;
   Sample sample;
-  for (int after = 0; after < 2; ++after) {
-    const double sign = after ? 1 : -1;
-    for (ChildProcess* child : {&*server_, &*client_}) {
-      // The client's own window knows its switches and allocations without those of its warm-up.
-      if (child == &*client_ && row_.counter != "memory_bytes") continue;
-      const auto switches = Counter(*child, "switches");
-      if (!switches.ok()) return switches.status();
-      sample.switches += sign * *switches;
-      if (!counts) continue;
-      const auto counter = Counter(*child, row_.counter);
-      if (!counter.ok()) return counter.status();
-      growth += sign * *counter;
-    }
-    if (after) break;
-    const auto window = client_->Ask({{"seconds", options_.window_seconds}}, kWindowSecondsMax);
-    if (!window.ok()) return window.status();
-    sample.switches += window->value("switches", 0.0);
-    sample.p99 = window->value("p99", 0.0);
-    switch (row_.metric) {
-      case Metric::kLatency:
-        sample.value = window->value("p50", 0.0);
-        break;
-      case Metric::kP99:
-        sample.value = sample.p99;
-        break;
-      case Metric::kRate:
-        sample.value = window->value("rate", 0.0);
-        break;
-      case Metric::kThroughput:
-        sample.value = window->value("throughput", 0.0);
-        break;
-      case Metric::kValue:
-        sample.value = window->value("value", 0.0);
-        break;
-      case Metric::kCounter:
-        sample.value = window->value("operations", 0.0);
-        if (row_.counter == "allocations") growth += window->value("allocations", 0.0);
-        break;
-    }
+  double growth = 0;
+  if (row_.counter == "allocations") {
+    // Switches its counter on; the window's reply has the growth without that of the warm-up.
+    auto ready = client_->Ask({{"counters", row_.counter}}, kWindowSecondsMax);
+    if (!ready.ok()) return ready.status();
   }
-  if (counts) sample.value = sample.value > 0 ? growth / sample.value : 0;
+  if (absl::Status s = AddCounters(-1, sample, growth); !s.ok()) return s;
+  auto window = client_->Ask({{"seconds", options_.window_seconds}}, kWindowSecondsMax);
+  if (!window.ok()) return window.status();
+  if (absl::Status s = AddCounters(1, sample, growth); !s.ok()) return s;
+  const auto number = [&window](const char* name) { return window->value(name, 0.0); };
+  sample.switches += number("switches");
+  sample.p99 = number("p99");
+  switch (row_.metric) {
+    case Metric::kLatency:
+      sample.value = number("p50");
+      break;
+    case Metric::kP99:
+      sample.value = number("p99");
+      break;
+    case Metric::kRate:
+      sample.value = number("rate");
+      break;
+    case Metric::kThroughput:
+      sample.value = number("throughput");
+      break;
+    case Metric::kValue:
+      sample.value = number("value");
+      break;
+    case Metric::kCounter:
+      if (row_.counter == "allocations") growth += number("allocations");
+      if (number("operations") == 0) return absl::InternalError("the window had no operation");
+      sample.value = growth / number("operations");
+      break;
+  }
   return sample;
 }
 
@@ -172,9 +167,8 @@ void Pair::RunWindow() {
   }
   const double after = Line();
   sample->line_ns = 0.5 * (before + after);
-  // On one core there is no line between the two.
   sample->line_class =
-      row_.same_core ? LineClass::kNear : Classify(before, after, options_.near_below_ns);
+      Classless(row_) ? LineClass::kNear : Classify(before, after, options_.near_below_ns);
   samples_.push_back(*sample);
 }
 
@@ -197,8 +191,10 @@ RowResult RunRow(const Row& row, const RunOptions& options) {
   std::vector<std::unique_ptr<Pair>> pairs;
   pairs.push_back(std::make_unique<Pair>(row.ours, row, options));
   for (const Side& peer : row.peers) pairs.push_back(std::make_unique<Pair>(peer, row, options));
-  for (int round = 0; round < 2 * options.windows; ++round) {
-    if (round >= options.windows && Enough(pairs)) break;
+  const int wanted = row.windows > 0 ? row.windows : options.windows;
+  const int most = row.windows > 0 ? row.windows : 2 * options.windows;
+  for (int round = 0; round < most; ++round) {
+    if (round >= wanted && Enough(pairs)) break;
     for (const auto& pair : pairs) {
       if (pair->alive()) pair->RunWindow();
     }

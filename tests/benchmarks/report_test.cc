@@ -55,6 +55,20 @@ TEST_CASE("classes are never compared with each other", "[benchmarks]") {
   for (const Line& line : Compare(result)) REQUIRE_FALSE(line.ratio.has_value());
 }
 
+TEST_CASE("a number that the line has no part in is judged by itself, in no class",
+          "[benchmarks]") {
+  RowResult result;
+  result.row.metric = Metric::kCounter;
+  result.row.must_alone = Must{0, 0};
+  result.ours = Measured(Side(), LineClass::kNear, 0.5);
+  const std::vector<Line> lines = Compare(result);
+  REQUIRE(lines.size() == 1);
+  REQUIRE(lines[0].line_class == "any");
+  REQUIRE(Flagged(lines[0], "must: missed"));
+  result.ours = Measured(Side(), LineClass::kNear, 0);
+  REQUIRE(Flagged(Compare(result).at(0), "must: met"));
+}
+
 TEST_CASE("what could not be measured is a line with its reason", "[benchmarks]") {
   RowResult result;
   result.ours.skipped = "not built";
