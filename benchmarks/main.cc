@@ -24,6 +24,8 @@ ABSL_FLAG(int, server_core, 0, "core of every server");
 ABSL_FLAG(int, client_core, 1, "core of every client");
 ABSL_FLAG(double, near_below_ns, verbena::benchmarks::kNearBelowNs,
           "a line round trip below this is class near, else far");
+ABSL_FLAG(double, foreign_max, verbena::benchmarks::kForeignMax,
+          "drop windows in which others used more than this share of the two cores; 1: keep all");
 
 namespace verbena::benchmarks {
 namespace {
@@ -45,6 +47,7 @@ RunOptions Options(const char* program) {
   options.server_core = absl::GetFlag(FLAGS_server_core);
   options.client_core = absl::GetFlag(FLAGS_client_core);
   options.near_below_ns = absl::GetFlag(FLAGS_near_below_ns);
+  options.foreign_max = absl::GetFlag(FLAGS_foreign_max);
   return options;
 }
 

@@ -28,6 +28,19 @@ int64_t InvoluntarySwitches() {
   return self.ru_nivcsw + children.ru_nivcsw;
 }
 
+// Processor time of the same.
+double CpuSeconds() {
+  double seconds = 0;
+  for (const int who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage used{};
+    getrusage(who, &used);
+    for (const timeval& t : {used.ru_utime, used.ru_stime}) {
+      seconds += static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+    }
+  }
+  return seconds;
+}
+
 // Memory of this process, shared pages divided among those who map them. Takes milliseconds.
 double ProportionalBytes() {
   std::ifstream in("/proc/self/smaps_rollup");
@@ -42,6 +55,7 @@ double ProportionalBytes() {
 nlohmann::json Counters(const std::string& wanted) {
   nlohmann::json out;
   out["switches"] = InvoluntarySwitches();
+  out["cpu_seconds"] = CpuSeconds();
   out["allocations"] = AllocationCount();
   if (wanted == "memory_bytes") out["memory_bytes"] = ProportionalBytes();
   if (wanted == "allocations") CountAllocations(true);

@@ -128,11 +128,13 @@ std::vector<Line> Compare(const RowResult& result) {
     lines.push_back(line);
   }
   for (const SideResult& peer : result.peers) {
-    if (peer.skipped.empty()) continue;
+    if (peer.skipped.empty() && !peer.kept.empty()) continue;
     Line line = Blank(result.row, "");
     line.peer = peer.side.peer;
     line.variant = peer.side.variant;
-    line.flags.push_back("peer: skipped: " + peer.skipped);
+    line.dropped = peer.dropped;
+    line.flags.push_back(peer.skipped.empty() ? "peer: no undisturbed window"
+                                              : "peer: skipped: " + peer.skipped);
     lines.push_back(line);
   }
   if (lines.empty()) {

@@ -4,12 +4,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "benchmarks/harness/clock.h"
 #include "benchmarks/harness/control.h"
 
 namespace verbena::benchmarks {
@@ -19,6 +23,22 @@ constexpr double kStartSecondsMax = 30;
 constexpr double kWindowSecondsMax = 30;
 // A class with fewer windows than this, of ours or of a peer, gets no ratio.
 constexpr size_t kWindowsMin = 3;
+
+// Time that cores were not idle since boot, the hypervisor's share included.
+double BusySeconds(const std::set<int>& cores) {
+  double ticks = 0;
+  std::ifstream in("/proc/stat");
+  for (std::string line; std::getline(in, line);) {
+    int core = 0;
+    double user = 0, nice = 0, system = 0, idle = 0, io = 0, irq = 0, soft = 0, steal = 0;
+    if (std::sscanf(line.c_str(), "cpu%d %lf %lf %lf %lf %lf %lf %lf %lf", &core, &user, &nice,
+                    &system, &idle, &io, &irq, &soft, &steal) == 9 &&
+        cores.count(core) != 0) {
+      ticks += user + nice + system + irq + soft + steal;
+    }
+  }
+  return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
 
 // The two processes of one side.
 class Pair {
@@ -38,7 +58,7 @@ class Pair {
   bool alive() const { return result_.skipped.empty(); }
   const std::vector<Sample>& samples() const { return samples_; }
   SideResult TakeResult() {
-    result_.kept = Undisturbed(samples_);
+    result_.kept = Undisturbed(samples_, options_.foreign_max);
     result_.dropped = samples_.size() - result_.kept.size();
     return std::move(result_);
   }
@@ -111,25 +131,28 @@ absl::Status Pair::Start() {
 }
 
 absl::Status Pair::AddCounters(double sign, Sample& sample, double& growth) {
-  auto reply = server_->Ask({{"counters", row_.counter}}, kWindowSecondsMax);
-  if (!reply.ok()) return reply.status();
-  sample.switches += sign * reply->value("switches", 0.0);
-  growth += sign * reply->value(row_.counter, 0.0);
+  auto server = server_->Ask({{"counters", row_.counter}}, kWindowSecondsMax);
+  if (!server.ok()) return server.status();
+  // The client's own window tells its switches and allocations, without those of its warm-up.
+  auto client = client_->Ask({{"counters", row_.counter}}, kWindowSecondsMax);
+  if (!client.ok()) return client.status();
+  sample.switches += sign * server->value("switches", 0.0);
+  growth += sign * server->value(row_.counter, 0.0);
+  const double own = server->value("cpu_seconds", 0.0) + client->value("cpu_seconds", 0.0);
+  sample.foreign += sign * (BusySeconds({server_core(), options_.client_core}) - own);
   return absl::OkStatus();
 }
 
 absl::StatusOr<Sample> Pair::Measure() {
   Sample sample;
   double growth = 0;
-  if (row_.counter == "allocations") {
-    // Switches its counter on; the window's reply has the growth without that of the warm-up.
-    auto ready = client_->Ask({{"counters", row_.counter}}, kWindowSecondsMax);
-    if (!ready.ok()) return ready.status();
-  }
+  const uint64_t start = NowNanoseconds();
   if (absl::Status s = AddCounters(-1, sample, growth); !s.ok()) return s;
   auto window = client_->Ask({{"seconds", options_.window_seconds}}, kWindowSecondsMax);
   if (!window.ok()) return window.status();
   if (absl::Status s = AddCounters(1, sample, growth); !s.ok()) return s;
+  const double cores = row_.same_core ? 1 : 2;
+  sample.foreign /= cores * static_cast<double>(NowNanoseconds() - start) / 1e9;
   const auto number = [&window](const char* name) { return window->value(name, 0.0); };
   sample.switches += number("switches");
   sample.p99 = number("p99");
@@ -174,11 +197,13 @@ void Pair::RunWindow() {
 
 // Whether every live side has enough windows in a class of ours (or of the first live side, when
 // ours is absent).
-bool Enough(const std::vector<std::unique_ptr<Pair>>& pairs) {
+bool Enough(const std::vector<std::unique_ptr<Pair>>& pairs, const RunOptions& options) {
   for (const LineClass c : {LineClass::kNear, LineClass::kFar}) {
     bool all = true;
     for (const auto& p : pairs) {
-      if (p->alive() && Summarize(Undisturbed(p->samples()), c).windows < kWindowsMin) all = false;
+      if (p->alive() &&
+          Summarize(Undisturbed(p->samples(), options.foreign_max), c).windows < kWindowsMin)
+        all = false;
     }
     if (all) return true;
   }
@@ -194,7 +219,7 @@ RowResult RunRow(const Row& row, const RunOptions& options) {
   const int wanted = row.windows > 0 ? row.windows : options.windows;
   const int most = row.windows > 0 ? row.windows : 2 * options.windows;
   for (int round = 0; round < most; ++round) {
-    if (round >= wanted && Enough(pairs)) break;
+    if (round >= wanted && Enough(pairs, options)) break;
     for (const auto& pair : pairs) {
       if (pair->alive()) pair->RunWindow();
     }

@@ -16,6 +16,7 @@ struct RunOptions {
   int server_core = 0;
   int client_core = 1;
   double near_below_ns = kNearBelowNs;
+  double foreign_max = kForeignMax;
 };
 
 struct SideResult {

@@ -23,13 +23,14 @@ const char* UnitOf(Metric m) {
   return "";
 }
 
-std::vector<Sample> Undisturbed(const std::vector<Sample>& all) {
+std::vector<Sample> Undisturbed(const std::vector<Sample>& all, double foreign_max) {
   std::vector<double> switches;
   for (const Sample& s : all) switches.push_back(s.switches);
   const double limit = std::max(kSwitchesMax, 2 * Median(switches));
   std::vector<Sample> kept;
   for (const Sample& s : all) {
-    if (s.line_class != LineClass::kMixed && s.switches <= limit) kept.push_back(s);
+    const bool quiet = s.switches <= limit && s.foreign <= foreign_max;
+    if (s.line_class != LineClass::kMixed && quiet) kept.push_back(s);
   }
   return kept;
 }

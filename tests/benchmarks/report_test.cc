@@ -10,7 +10,7 @@ namespace {
 SideResult Measured(const Side& side, LineClass c, double value) {
   SideResult result;
   result.side = side;
-  result.kept.assign(3, Sample{c, c == LineClass::kNear ? 80.0 : 340.0, 0, value, 2 * value});
+  result.kept.assign(3, Sample{c, c == LineClass::kNear ? 80.0 : 340.0, 0, 0, value, 2 * value});
   return result;
 }
 

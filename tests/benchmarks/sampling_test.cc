@@ -30,6 +30,13 @@ TEST_CASE("disturbed and mixed windows are dropped", "[benchmarks]") {
   REQUIRE(Summarize(kept, LineClass::kFar).value == 7);
 }
 
+TEST_CASE("windows in which others used the cores are dropped", "[benchmarks]") {
+  Sample shared = At(LineClass::kNear, 3, 100);
+  shared.foreign = 0.3;
+  REQUIRE(Undisturbed({At(LineClass::kNear, 3, 1), shared}).size() == 1);
+  REQUIRE(Undisturbed({At(LineClass::kNear, 3, 1), shared}, 1).size() == 2);
+}
+
 TEST_CASE("a workload that always switches is judged by its own median", "[benchmarks]") {
   const std::vector<Sample> kept = Undisturbed(
       {At(LineClass::kNear, 900, 1), At(LineClass::kNear, 1000, 1), At(LineClass::kNear, 5000, 9)});
