@@ -20,6 +20,21 @@ inline constexpr uint32_t kMetadataBytesMax = 8 * 1024;
 inline constexpr uint64_t kMessageBytesMax = 64ull << 20;
 // Pieces of one payload (an allocation may consist of several). More is refused by Attach.
 inline constexpr uint32_t kPiecesMax = 64;
+// Payloads beside one message. More is refused by Attach, and ends the call at the receiver.
+inline constexpr uint32_t kPayloadsMax = 4096;
+// Bulk lanes of one link and direction that the payload table has room for; one is used so far.
+inline constexpr uint32_t kLanesMax = 4;
+// Local pieces of one fetch. More is refused: gather a larger range instead.
+inline constexpr uint32_t kFetchPiecesMax = 4096;
+// Metadata, status and payload table of one message, when they travel by READ because they pass a segment.
+inline constexpr uint64_t kMessageHeadBytesMax = 1 << 20;
+// READs that one reactor has posted, over all its links. Too low starves links when many fetch at once.
+inline constexpr uint32_t kReadsInFlightMax = 1024;
+// Leases of one reactor's memory at one time. More wait for others to end.
+inline constexpr uint32_t kLeasesMax = 1 << 20;
+// Rebuilds of a broken bulk lane within kLaneRebuildWindow before it stays down.
+inline constexpr uint32_t kLaneRebuildsMax = 3;
+inline constexpr int64_t kLaneRebuildWindowNs = 10'000'000'000;
 // Paths that one link may name. More end the link: no honest client has so many methods.
 inline constexpr uint32_t kMethodsPerLinkMax = 4096;
 

@@ -1,0 +1,112 @@
+#pragma once
+// A frame: an 8-byte header and records. PROTOCOL.md beside this file says what each field means,
+// from the sender's side.
+//
+//   offset 0  u16  bytes of the frame modulo 65536 (the fabric writes it)
+//          2  u8   kFrameMark: makes the first word of a frame non-zero, always
+//          3  u8   reserved, 0
+//          4  u32  slots that the sender has granted the receiver since the link began, modulo 2^32
+//
+// Records follow, each a multiple of 8 bytes. CheckFrame walks all their headers, so that a
+// receiver acts on none of them when one is bad; afterwards FrameCursor needs no further checks of
+// lengths.
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/types/span.h"
+
+namespace verbena::wire {
+
+static_assert(std::endian::native == std::endian::little, "integers are little endian on the wire");
+
+inline constexpr uint32_t kFrameHeaderBytes = 8;
+inline constexpr uint8_t kFrameMark = 0x56;
+// What the smallest receive window must take whole: control records stay below, so that a reserve
+// of such frames is enough.
+inline constexpr uint32_t kControlFrameBytes = 64;
+
+template <class T>
+T Load(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+template <class T>
+void Store(std::byte* to, T value) {
+  std::memcpy(to, &value, sizeof(T));
+}
+constexpr size_t RoundUp8(size_t bytes) { return (bytes + 7) & ~size_t{7}; }
+
+inline void WriteFrameHeader(std::byte* frame, uint32_t bytes, uint32_t granted) {
+  Store(frame, uint64_t{granted} << 32 | uint64_t{kFrameMark} << 16 | (bytes & 0xffff));
+}
+
+// The high bit of a type says critical: who does not know it closes the link. Others are skipped.
+enum class RecordType : uint8_t {
+  kPadding = 0x00,
+  kRequest = 0x81,
+  kReply = 0x82,
+  kMethod = 0x83,
+  kCancel = 0x84,
+  kRelease = 0x85,
+  kRecall = 0x86,
+  kReady = 0x87,
+  kPattern = 0x88,
+  kProved = 0x89,
+  kGoAway = 0x8a,
+  kGoAwayAck = 0x8b,
+  kLaneDown = 0x8c,
+  kLaneOffer = 0x8d,
+  kLaneReady = 0x8e,
+  kLeaseKeys = 0x8f,
+};
+inline constexpr uint8_t kCriticalBit = 0x80;
+
+// Every record: type, flags, its bytes with this header (a multiple of 8), and a word of the type's
+// own.
+inline constexpr uint32_t kRecordHeaderBytes = 8;
+struct RecordHeader {
+  RecordType type = RecordType::kPadding;
+  uint8_t flags = 0;
+  uint16_t bytes = 0;
+  uint32_t word = 0;
+};
+static_assert(sizeof(RecordHeader) == kRecordHeaderBytes);
+
+// The largest record, so that `bytes` never wraps.
+inline constexpr uint32_t kRecordBytesMax = 65528;
+
+enum class FrameError : uint8_t {
+  kOk = 0,
+  kNoHeader,         // shorter than a frame header, or its mark or length is wrong
+  kRecordTruncated,  // a record's header or body passes the end of the frame
+  kRecordLength,     // not a multiple of 8, or too short for its type
+  kUnknownCritical,
+};
+const char* FrameErrorText(FrameError error);
+
+// Checks the header and all record headers. Any bytes are allowed as input.
+FrameError CheckFrame(absl::Span<const std::byte> frame);
+
+inline uint32_t FrameGranted(absl::Span<const std::byte> frame) {
+  return Load<uint32_t>(frame.data() + 4);
+}
+
+// The records of a frame that CheckFrame found good.
+class FrameCursor {
+ public:
+  explicit FrameCursor(absl::Span<const std::byte> frame)
+      : at_(frame.data() + kFrameHeaderBytes), end_(frame.data() + frame.size()) {}
+  bool done() const { return at_ == end_; }
+  RecordHeader header() const { return Load<RecordHeader>(at_); }
+  const std::byte* data() const { return at_; }
+  void Next(const RecordHeader& header) { at_ += header.bytes; }
+
+ private:
+  const std::byte* at_;
+  const std::byte* end_;
+};
+
+}  // namespace verbena::wire
