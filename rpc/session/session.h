@@ -86,7 +86,6 @@ class Fetch {
   virtual ~Fetch() = default;
 
  private:
-  friend class Link;
   friend class Transfers;
   void* state_ = nullptr;
 };
@@ -112,11 +111,10 @@ class ClientCall {
   virtual ~ClientCall() = default;
 
  private:
-  friend class Link;
-  friend class Calls;
-  Link* link_ = nullptr;
+  friend class ClientCalls;
+  Link* link_ = nullptr;      // null: the session does not know it, or OnReply is on its way
+  void* exchange_ = nullptr;  // what a call keeps beyond its slot
   uint32_t slot_ = ~0u;
-  uint32_t generation_ = 0;
 };
 
 // Process-wide number of a method path: what frames carry after a link's first use of it. Any thread; locks once per path.
@@ -136,11 +134,9 @@ class ServerCall {
   virtual ~ServerCall() = default;
 
  private:
-  friend class Link;
-  friend class Calls;
+  friend class ServerCalls;
   Link* link_ = nullptr;
   uint32_t slot_ = ~0u;
-  uint32_t generation_ = 0;
 };
 
 // A request as it arrived. Views are valid during OnRequest only.

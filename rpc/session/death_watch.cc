@@ -1,0 +1,76 @@
+#include "rpc/session/death_watch.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "rpc/reactor/service_threads.h"
+#include "rpc/session/engine_impl.h"
+#include "rpc/session/link_impl.h"
+
+namespace verbena::session {
+
+// Deletes itself when it has run; by name, since the link may be gone by then.
+struct DeathWatch::DeathWork : reactor::Work {
+  DeathWork(LinkId l, uint64_t s)
+      : reactor::Work([](reactor::Work* work) { static_cast<DeathWork*>(work)->Tell(); }),
+        link(l),
+        serial(s) {}
+  void Tell() {
+    const std::unique_ptr<DeathWork> self(this);
+    LinkImpl* const found = engine->FindLink(link, serial);
+    if (found != nullptr) found->BeginClose(absl::UnavailableError(why));
+  }
+  const LinkId link;
+  const uint64_t serial;
+  EngineImpl* engine = nullptr;
+  const char* why = "";
+};
+
+DeathWatch::DeathWatch(std::shared_ptr<EngineGate> gate, LinkId link, uint64_t serial,
+                       int stream_fd, int pidfd)
+    : gate_(std::move(gate)),
+      stream_fd_(stream_fd),
+      pidfd_(pidfd),
+      work_(std::make_unique<DeathWork>(link, serial)) {
+  if (stream_fd_ >= 0) {
+    reactor::Watch::Get().AddFd(stream_fd_, EPOLLIN | EPOLLRDHUP, [this](uint32_t) { OnStream(); });
+  }
+  if (pidfd_ >= 0) reactor::Watch::Get().AddFd(pidfd_, EPOLLIN, [this](uint32_t) { OnPid(); });
+}
+
+DeathWatch::~DeathWatch() {
+  for (const int fd : {stream_fd_, pidfd_}) {
+    if (fd < 0) continue;
+    reactor::Watch::Get().RemoveFd(fd);
+    close(fd);
+  }
+}
+
+void DeathWatch::OnStream() {
+  char byte;
+  const ssize_t got = recv(stream_fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  Fire(got > 0 ? "the peer sent bytes on a socket that only shows its life"
+               : "the peer closed its socket");
+}
+
+void DeathWatch::OnPid() { Fire("the peer's process ended"); }
+
+void DeathWatch::Fire(const char* why) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (work_ == nullptr) return;
+    work_->why = why;
+    DeathWork* const work = work_.release();
+    if (!gate_->RunInSeat(*work, &work->engine)) delete work;
+  }
+  // Both stay readable: hear no more of them.
+  for (const int fd : {stream_fd_, pidfd_}) {
+    if (fd >= 0) reactor::Watch::Get().ModifyFd(fd, EPOLLET);
+  }
+}
+
+}  // namespace verbena::session

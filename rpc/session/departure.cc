@@ -1,0 +1,160 @@
+#include "rpc/session/departure.h"
+
+#include "absl/strings/str_cat.h"
+#include "rpc/base/limits.h"
+#include "rpc/session/engine_impl.h"
+#include "rpc/session/link_impl.h"
+
+namespace verbena::session {
+namespace {
+
+// What an entry will take once its keys are known.
+wire::PayloadEntry EmptyEntry(uint64_t ticket, uint64_t bytes, const memory::Region* region) {
+  wire::PayloadEntry entry;
+  entry.ticket = ticket;
+  entry.bytes = bytes;
+  if (region != nullptr) {
+    const ::verbena::Device where = region->device().where();
+    entry.device_kind = static_cast<uint8_t>(where.kind());
+    entry.device_index = static_cast<uint16_t>(where.index());
+  }
+  if (bytes != 0) {
+    entry.lanes = 1;
+    entry.pieces.push_back({0, bytes});
+    entry.keys.resize(1);
+  }
+  return entry;
+}
+
+}  // namespace
+
+absl::Status Departure::Capture(const Outgoing& message, const absl::Status* status,
+                                uint64_t wide_timeout_us) {
+  const size_t metadata_bytes = wire::MetadataBytes(message.metadata);
+  if (metadata_bytes > limits::kMetadataBytesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "metadata of ", metadata_bytes, " bytes; the limit is ", limits::kMetadataBytesMax));
+  }
+  if (message.payloads.size() >= limits::kPayloadsMax) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        message.payloads.size(), " payloads; the limit is ", limits::kPayloadsMax - 1));
+  }
+  wide_timeout_us_ = wide_timeout_us;
+  if (status != nullptr) status_ = *status;
+  metadata_.reserve(message.metadata.size());
+  for (const auto& [key, value] : message.metadata)
+    metadata_.emplace_back(std::string(key), std::string(value));
+  for (const auto& [key, value] : metadata_) metadata_view_.emplace_back(key, value);
+  if (status_.ok()) {
+    if (message.body.size() > link_.inline_bytes_max()) {
+      absl::Status leased = LeaseBody(message);
+      if (!leased.ok()) return leased;
+    }
+    for (const OutgoingPayload& payload : message.payloads) {
+      table_.push_back(EmptyEntry(payload.ticket, payload.bytes, payload.region.get()));
+      lease_of_.push_back(
+          payload.bytes == 0 ? kNoLease : AddLease(payload.region, payload.data, payload.bytes));
+    }
+    if (!body_leased_) body_.assign(message.body.begin(), message.body.end());
+  }
+  if (RecordBytes() > link_.writer().record_bytes_max()) return LeaseHead();
+  return absl::OkStatus();
+}
+
+absl::Status Departure::LeaseBody(const Outgoing& message) {
+  memory::RegionRef region = message.body_region;
+  const std::byte* data = message.body.data();
+  if (region == nullptr) {
+    absl::StatusOr<memory::Block> block = memory::AllocateBlock(message.body.size());
+    if (!block.ok()) return block.status();
+    body_block_ = *std::move(block);
+    std::memcpy(body_block_.data(), data, message.body.size());
+    region = body_block_.region();
+    data = body_block_.data();
+  }
+  body_leased_ = true;
+  table_.push_back(EmptyEntry(0, message.body.size(), region.get()));
+  lease_of_.push_back(AddLease(region, data, message.body.size()));
+  return absl::OkStatus();
+}
+
+absl::Status Departure::LeaseHead() {
+  head_bytes_ = wire::SectionsBytes(Parts());
+  if (head_bytes_ > limits::kMessageHeadBytesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("metadata, status and payload table of ",
+                                                     head_bytes_, " bytes; the limit is ",
+                                                     limits::kMessageHeadBytesMax));
+  }
+  absl::StatusOr<memory::Block> block = memory::AllocateBlock(head_bytes_);
+  if (!block.ok()) return block.status();
+  head_block_ = *std::move(block);
+  head_leased_ = true;
+  head_lease_ = AddLease(head_block_.region(), head_block_.data(), head_bytes_);
+  return absl::OkStatus();
+}
+
+size_t Departure::AddLease(const memory::RegionRef& region, const std::byte* data, uint64_t bytes) {
+  if (group_ == nullptr) group_ = std::make_unique<LeaseGroup>(link_, holder_);
+  group_->Add(region, data, bytes);
+  return group_->count() - 1;
+}
+
+absl::StatusOr<bool> Departure::FitsBudget() const {
+  if (group_ == nullptr) return true;
+  const uint64_t budget = link_.engine_impl().options().announced_bytes_max;
+  if (group_->bytes() > budget) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("payloads of ", group_->bytes(), " bytes; announced_bytes_max is ", budget));
+  }
+  return group_->bytes() <= budget - link_.announced_bytes;
+}
+
+wire::MessageParts Departure::Parts() const {
+  wire::MessageParts parts;
+  parts.wide_timeout_us = wide_timeout_us_;
+  parts.status = status_.ok() ? nullptr : &status_;
+  parts.metadata = metadata_view_;
+  parts.table = table_;
+  parts.body_leased = body_leased_;
+  parts.body = body_;
+  return parts;
+}
+
+void Departure::FillKeys(wire::PayloadEntry& entry, size_t lease) const {
+  entry.lease = group_->name(lease);
+  entry.keys[0] = group_->key(lease).words;
+  entry.key_generation = link_.lanes().owner_lane().generation & wire::kKeyGenerationMask;
+}
+
+wire::PayloadEntry Departure::HeadEntry() const {
+  return EmptyEntry(0, head_bytes_, head_block_.region().get());
+}
+
+uint32_t Departure::RecordBytes() const {
+  const size_t sections =
+      head_leased_ ? wire::EntryBytes(HeadEntry()) : wire::SectionsBytes(Parts());
+  // Saturates: the caller compares it with a frame.
+  return static_cast<uint32_t>(
+      std::min<size_t>(wire::RoundUp8(fixed_bytes() + sections), UINT32_MAX));
+}
+
+uint8_t Departure::Write(std::byte* record) {
+  for (size_t i = 0; i < table_.size(); ++i) {
+    if (lease_of_[i] != kNoLease) FillKeys(table_[i], lease_of_[i]);
+  }
+  if (group_ != nullptr) group_->SetAnnounced();
+  const wire::MessageParts parts = Parts();
+  if (head_leased_) {
+    wire::PayloadEntry entry = HeadEntry();
+    FillKeys(entry, head_lease_);
+    wire::EncodeEntry(entry, record + fixed_bytes());
+    return static_cast<uint8_t>(wire::EncodeSections(parts, head_block_.data()) |
+                                wire::kFlagHeadLeased);
+  }
+  const size_t bytes = fixed_bytes() + wire::SectionsBytes(parts);
+  const size_t padding = wire::RoundUp8(bytes) - bytes;
+  std::memset(record + bytes, 0, padding);
+  return static_cast<uint8_t>(wire::EncodeSections(parts, record + fixed_bytes()) | padding);
+}
+
+}  // namespace verbena::session

@@ -1,0 +1,116 @@
+// What the fabrics report, and work that comes from or goes to other threads.
+#include <memory>
+
+#include "rpc/base/check.h"
+#include "rpc/base/limits.h"
+#include "rpc/reactor/service_threads.h"
+#include "rpc/session/engine_impl.h"
+#include "rpc/session/link_impl.h"
+
+namespace verbena::session {
+
+void EngineImpl::OnFrame(LinkId id, absl::Span<const std::byte> frame) {
+  LinkImpl* const link = Find(id);
+  if (link == nullptr) return;
+  ++counters_.frames_received;
+  link->OnFrame(frame);
+}
+
+void EngineImpl::OnSendable(LinkId id) {
+  LinkImpl* const link = Find(id);
+  if (link != nullptr) link->OnSendable();
+}
+
+void EngineImpl::OnLeased(LeaseSlot slot, Error error, const fabric::RemoteKey& key) {
+  Lease* const lease = leases_.Find(slot);
+  if (lease != nullptr) lease->group->OnLeased(slot, error, key);
+}
+
+void EngineImpl::OnRevoked(LeaseSlot slot) {
+  Lease* const lease = leases_.Find(slot);
+  if (lease == nullptr) return;
+  LinkImpl& link = lease->group->link();
+  lease->group->OnRevoked(slot);
+  link.OnBudget();
+}
+
+void EngineImpl::OnReadDone(ReadSlot slot, Error error) {
+  const PostedRead* const found = reads_.Find(slot);
+  if (found == nullptr) return;
+  const PostedRead read = *found;
+  LinkImpl& link = *read.transfer->link;
+  reads_.Remove(slot);  // first: what happens next may need the slot
+  link.transfers().OnReadDone(read, error);
+  if (waiting_for_reads_.empty()) return;
+  LinkImpl* const next = waiting_for_reads_.front();
+  waiting_for_reads_.erase(waiting_for_reads_.begin());
+  next->transfers().Pump();
+}
+
+void EngineImpl::OnLaneDown(LinkId id, Lane lane, Error cause) {
+  LinkImpl* const link = Find(id);
+  if (link != nullptr) link->lanes().OnFabricLaneDown(lane, cause);
+}
+
+void EngineImpl::OnLinkDown(LinkId id, const absl::Status& cause) {
+  LinkImpl* const link = Find(id);
+  if (link != nullptr) link->OnLinkDown(cause);
+}
+
+void EngineImpl::NotifyLater(LeaseGroup& group) {
+  if (group.notify_queued) return;
+  group.notify_queued = true;
+  notify_.push_back(&group);
+}
+
+void EngineImpl::Forget(LeaseGroup& group) {
+  for (std::vector<LeaseGroup*>* list : {&notify_, &notifying_}) {
+    for (LeaseGroup*& queued : *list) {
+      if (queued == &group) queued = nullptr;
+    }
+  }
+}
+
+void EngineImpl::LaneFailedLater(LinkImpl& link) { lane_failed_.push_back(&link); }
+
+void EngineImpl::WaitForReads(LinkImpl& link) {
+  for (LinkImpl* waiting : waiting_for_reads_) {
+    if (waiting == &link) return;
+  }
+  waiting_for_reads_.push_back(&link);
+}
+
+namespace {
+
+struct SetupResult : reactor::Work {
+  using Then = absl::AnyInvocable<void(LinkImpl&, absl::StatusOr<fabric::Offer>)>;
+  SetupResult()
+      : reactor::Work([](reactor::Work* work) { static_cast<SetupResult*>(work)->Tell(); }) {}
+  // The link is there: it counts its jobs, and stays for them.
+  void Tell() {
+    const std::unique_ptr<SetupResult> self(this);
+    --link->setup_jobs;
+    if (link->up()) then(*link, std::move(result));
+  }
+  LinkImpl* link = nullptr;
+  Then then;
+  absl::StatusOr<fabric::Offer> result = absl::UnknownError("not run");
+};
+
+}  // namespace
+
+void EngineImpl::OnSetupThread(
+    LinkImpl& link, absl::AnyInvocable<absl::StatusOr<fabric::Offer>()> job,
+    absl::AnyInvocable<void(LinkImpl&, absl::StatusOr<fabric::Offer>)> then) {
+  auto result = std::make_unique<SetupResult>();
+  result->link = &link;
+  result->then = std::move(then);
+  ++link.setup_jobs;
+  reactor::PostSetup([gate = gate_, job = std::move(job), result = std::move(result)]() mutable {
+    result->result = job();
+    reactor::Work* const work = result.release();
+    VERBENA_CHECK(gate->RunInSeat(*work), "an engine died before its links' setup jobs");
+  });
+}
+
+}  // namespace verbena::session

@@ -1,0 +1,112 @@
+#include "rpc/session/frame_writer.h"
+
+#include <algorithm>
+
+#include "rpc/session/engine_impl.h"
+#include "rpc/session/link_impl.h"
+
+namespace verbena::session {
+
+FrameWriter::FrameWriter(LinkImpl& link, fabric::Fabric& fabric, LinkId id, uint32_t segment_bytes)
+    : link_(link),
+      fabric_(fabric),
+      id_(id),
+      publish_bytes_(std::max(fabric.traits().publish_bytes, wire::kFrameHeaderBytes + 1)),
+      credits_(fabric.traits().slot_bytes, fabric.traits().window_slots) {
+  frame_bytes_max_ =
+      std::min({segment_bytes, fabric.traits().segment_bytes, credits_.FrameBytesAlways(),
+                wire::kRecordBytesMax + wire::kFrameHeaderBytes}) &
+      ~7u;
+  VERBENA_CHECK(frame_bytes_max_ >= 4 * wire::kControlFrameBytes, "frames of ", frame_bytes_max_,
+                " bytes");
+}
+
+std::byte* FrameWriter::ReserveSlow(uint32_t bytes, SendClass send_class) {
+  VERBENA_DCHECK(bytes % 8 == 0 && bytes <= record_bytes_max(), "record of ", bytes);
+  if (closed_) return nullptr;
+  if (frame_.data != nullptr && frame_.bytes > wire::kFrameHeaderBytes) Publish();
+  if (frame_.data == nullptr && !Open()) {
+    stalled_ = true;
+    return nullptr;
+  }
+  UpdateLimits();
+  if (frame_.bytes + bytes > limits_[static_cast<size_t>(send_class)]) {
+    stalled_ = true;
+    link_.engine_impl().CountCreditStall();
+    return nullptr;
+  }
+  std::byte* const at = frame_.data + frame_.bytes;
+  frame_.bytes += bytes;
+  return at;
+}
+
+bool FrameWriter::Open() {
+  if (!fabric_.AcquireFrame(id_, frame_)) {
+    frame_ = {};
+    return false;
+  }
+  frame_.bytes = wire::kFrameHeaderBytes;
+  UpdateLimits();
+  link_.MarkDirty();
+  return true;
+}
+
+void FrameWriter::UpdateLimits() {
+  for (uint32_t i = 0; i < 3; ++i) {
+    const bool none = frame_.data == nullptr || (i == 0 && hold_data_);
+    limits_[i] = none ? 0
+                      : std::min({frame_.capacity, frame_bytes_max_,
+                                  credits_.FrameBytesMax(static_cast<SendClass>(i))});
+  }
+}
+
+void FrameWriter::Publish() {
+  wire::WriteFrameHeader(frame_.data, frame_.bytes, credits_.TakeGrant());
+  credits_.OnSent(frame_.bytes);
+  fabric_.Send(id_, {&frame_, 1});
+  ++frames_sent_;
+  frame_ = {};
+  limits_[0] = limits_[1] = limits_[2] = 0;
+}
+
+void FrameWriter::Flush() {
+  if (closed_) return;
+  if (frame_.data != nullptr && frame_.bytes > wire::kFrameHeaderBytes) {
+    Publish();
+    return;
+  }
+  if (credits_.GrantDue() && (frame_.data != nullptr || Open())) {
+    UpdateLimits();
+    if (limits_[static_cast<size_t>(SendClass::kGrant)] >= frame_.bytes) {
+      Publish();
+      return;
+    }
+    stalled_ = true;
+  }
+  if (frame_.data != nullptr) {
+    fabric_.Discard(id_, frame_);
+    frame_ = {};
+    UpdateLimits();
+  }
+}
+
+void FrameWriter::HoldData(bool hold) {
+  if (hold_data_ == hold) return;
+  hold_data_ = hold;
+  UpdateLimits();
+}
+
+bool FrameWriter::OnPeerGranted(uint32_t granted) {
+  if (!credits_.OnPeerGranted(granted)) return false;
+  if (frame_.data != nullptr) UpdateLimits();
+  return true;
+}
+
+void FrameWriter::Close(bool discard) {
+  if (frame_.data != nullptr && discard) fabric_.Discard(id_, frame_);
+  frame_ = {};
+  closed_ = true;
+  UpdateLimits();
+}
+
+}  // namespace verbena::session

@@ -1,0 +1,213 @@
+#include "rpc/session/leases.h"
+
+#include "rpc/base/check.h"
+#include "rpc/session/engine_impl.h"
+#include "rpc/session/link_impl.h"
+#include "rpc/wire/control.h"
+
+namespace verbena::session {
+
+LeaseGroup::~LeaseGroup() {
+  VERBENA_DCHECK(live_ == 0 || !started_, "a group dies with ", live_, " leases");
+  if (notify_queued) link_.engine_impl().Forget(*this);
+  if (started_) return;
+  for (const LeaseSlot slot : slots_) link_.engine_impl().leases().Remove(slot);
+}
+
+void LeaseGroup::Add(const memory::RegionRef& region, const std::byte* data, uint64_t bytes) {
+  VERBENA_DCHECK(!started_);
+  const LeaseSlot slot = link_.engine_impl().leases().Add();
+  if (slot.index == LeaseSlot{}.index) {
+    error_ = Error::kNoMemory;
+    return;
+  }
+  slots_.push_back(slot);
+  Lease& lease = *Find(slot);
+  lease.group = this;
+  lease.region = region;
+  lease.data = data;
+  lease.bytes = bytes;
+  bytes_ += bytes;
+}
+
+bool LeaseGroup::Start() {
+  if (error_ != Error::kOk) return false;
+  started_ = true;
+  live_ = pending_ = slots_.size();
+  link_.announced_bytes += bytes_;
+  link_.engine_impl().CountLeases(static_cast<int64_t>(live_));
+  link_.groups.PushBack(*this);
+  if (!link_.lanes().WantOwnerLane()) return true;
+  for (const LeaseSlot slot : slots_) Post(slot, *Find(slot));
+  return true;
+}
+
+Lease* LeaseGroup::Find(LeaseSlot slot) const { return link_.engine_impl().leases().Find(slot); }
+
+const fabric::RemoteKey& LeaseGroup::key(size_t index) const { return Find(slots_[index])->key; }
+
+void LeaseGroup::Post(LeaseSlot slot, Lease& lease) {
+  VERBENA_DCHECK(lease.state == LeaseState::kIdle);
+  lease.state = LeaseState::kLeasing;
+  link_.fabric().Lease(slot, link_.id(), link_.lanes().owner_lane(), lease.region, lease.data,
+                       lease.bytes);
+}
+
+void LeaseGroup::Ask(int64_t now_ns, int64_t grace_ns) {
+  if (live_ == 0 || ending_ || force_due_ns_ != 0) return;
+  force_due_ns_ = now_ns + grace_ns;
+  link_.DueAt(force_due_ns_);
+}
+
+void LeaseGroup::End() {
+  if (!started_ || ending_) return;
+  ending_ = true;
+  for (const LeaseSlot slot : slots_) {
+    Lease* const lease = Find(slot);
+    if (lease != nullptr) EndLease(slot, *lease);
+  }
+}
+
+void LeaseGroup::EndOne(LeaseSlot slot) {
+  Lease* const lease = Find(slot);
+  if (lease != nullptr && lease->group == this) EndLease(slot, *lease);
+}
+
+void LeaseGroup::EndLease(LeaseSlot slot, Lease& lease) {
+  if (lease.ending) return;
+  lease.ending = true;
+  if (lease.state == LeaseState::kIdle) {
+    Finish(slot, lease);
+  } else if (lease.state == LeaseState::kLive && link_.up()) {  // else at the link's end
+    lease.state = LeaseState::kRevoking;
+    link_.fabric().Revoke(slot);
+  }  // kLeasing, kRevoking: at its event
+}
+
+void LeaseGroup::Finish(LeaseSlot slot, Lease& lease) {
+  VERBENA_DCHECK(live_ > 0);
+  link_.announced_bytes -= lease.bytes;
+  link_.engine_impl().CountLeases(-1);
+  link_.engine_impl().leases().Remove(slot);
+  if (--live_ == 0) {
+    Unlink();
+    link_.engine_impl().NotifyLater(*this);
+  }
+}
+
+void LeaseGroup::OnLeased(LeaseSlot slot, Error error, const fabric::RemoteKey& key) {
+  Lease& lease = *Find(slot);
+  if (lease.state != LeaseState::kLeasing) return;
+  if (error == Error::kLaneDown && !lease.ending) {
+    lease.state = LeaseState::kIdle;  // made again when the lane is
+    return;
+  }
+  if (error != Error::kOk) {
+    if (error_ == Error::kOk) error_ = error;
+    lease.ending = true;
+    Finish(slot, lease);
+    End();
+    return;
+  }
+  lease.state = LeaseState::kLive;
+  lease.key = key;
+  if (lease.ending) {
+    if (!link_.up()) return;
+    lease.state = LeaseState::kRevoking;
+    link_.fabric().Revoke(slot);
+    return;
+  }
+  --pending_;
+  if (announced_) {
+    SendKey(slot, lease);
+  } else if (pending_ == 0) {
+    link_.engine_impl().NotifyLater(*this);
+  }
+}
+
+void LeaseGroup::SendKey(LeaseSlot slot, const Lease& lease) {
+  wire::LeaseKeys keys;
+  keys.lane = link_.lanes().owner_lane().index;
+  keys.generation = link_.lanes().owner_lane().generation;
+  keys.keys.push_back({slot.word(), lease.key.words});
+  std::vector<std::byte> record(wire::LeaseKeysBytes(1));
+  wire::WriteLeaseKeys(keys, record.data());
+  link_.SendControl(record);
+}
+
+void LeaseGroup::OnRevoked(LeaseSlot slot) {
+  Lease& lease = *Find(slot);
+  if (lease.state != LeaseState::kRevoking) return;
+  lease.state = LeaseState::kIdle;
+  if (lease.ending) {
+    Finish(slot, lease);
+  } else if (link_.up() && link_.lanes().owner_up()) {
+    Post(slot, lease);
+  }
+}
+
+void LeaseGroup::OnLaneUp() {
+  for (const LeaseSlot slot : slots_) {
+    Lease* const lease = Find(slot);
+    if (lease != nullptr && lease->state == LeaseState::kIdle) Post(slot, *lease);
+  }
+}
+
+void LeaseGroup::OnLaneDown() {
+  for (const LeaseSlot slot : slots_) {
+    Lease* const lease = Find(slot);
+    if (lease == nullptr || lease->state != LeaseState::kLive) continue;
+    ++pending_;
+    lease->state = LeaseState::kRevoking;
+    link_.fabric().Revoke(slot);
+  }
+}
+
+void LeaseGroup::OnLaneFailed() {
+  if (error_ == Error::kOk) error_ = Error::kLaneDown;
+  if (!announced_) End();
+}
+
+void LeaseGroup::OnLinkDown() {
+  ending_ = true;
+  for (const LeaseSlot slot : slots_) {
+    Lease* const lease = Find(slot);
+    if (lease != nullptr) Finish(slot, *lease);
+  }
+}
+
+void LeaseGroup::SetAgeMax(int64_t due_ns) {
+  age_due_ns_ = due_ns;
+  link_.DueAt(due_ns);
+}
+
+void LeaseGroup::Expire(int64_t now_ns) {
+  if (force_due_ns_ != 0 && !ending_) {
+    if (now_ns - force_due_ns_ >= 0) {
+      link_.engine_impl().CountForced(live_);
+      End();
+    } else {
+      link_.DueAt(force_due_ns_);
+    }
+    return;
+  }
+  if (age_due_ns_ == 0 || ending_) return;
+  if (now_ns - age_due_ns_ < 0) {
+    link_.DueAt(age_due_ns_);
+    return;
+  }
+  age_due_ns_ = 0;
+  link_.SendLeaseRecord(wire::RecordType::kRecall, name(0), true);
+  Ask(now_ns, link_.engine_impl().revoke_grace_ns());
+}
+
+void LeaseGroup::Notify() {
+  if (live_ == 0) {
+    holder_.OnLeasesEnded();
+  } else if (usable() && !told_leased_) {
+    told_leased_ = true;
+    holder_.OnLeased();
+  }
+}
+
+}  // namespace verbena::session

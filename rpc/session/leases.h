@@ -1,0 +1,114 @@
+#pragma once
+// Memory of ours that a peer may READ: the state of each lease. LEASES.md beside this file walks
+// the cases.
+//
+// The leases of one message form a LeaseGroup. Its holder hears OnLeased once all of them can be
+// used by the peer, and OnLeasesEnded once none is left: then, and only then, the memory is the
+// holder's again. Both come from the engine's poll, never inline.
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "rpc/base/ids.h"
+#include "rpc/base/slot_table.h"
+#include "rpc/fabric/fabric.h"
+#include "rpc/memory/region.h"
+#include "rpc/session/intrusive_list.h"
+
+namespace verbena::session {
+
+class LinkImpl;
+class LeaseGroup;
+
+enum class LeaseState : uint8_t {
+  kIdle,      // the fabric does not know it: its lane is not up (yet, or not again)
+  kLeasing,   // Lease posted
+  kLive,      // the peer may READ it
+  kRevoking,  // Revoke posted; then it ends, or (its lane broke) is made again
+};
+
+struct Lease {
+  LeaseGroup* group = nullptr;
+  LeaseState state = LeaseState::kIdle;
+  bool ending = false;  // nothing but its end is wanted any more
+  memory::RegionRef region;
+  const std::byte* data = nullptr;
+  uint64_t bytes = 0;
+  fabric::RemoteKey key;
+};
+using LeaseTable = SlotTable<Lease, LeaseTag>;
+
+class LeaseHolder {
+ public:
+  virtual void OnLeased() = 0;
+  virtual void OnLeasesEnded() = 0;
+
+ protected:
+  ~LeaseHolder() = default;
+};
+
+class LeaseGroup : public ListNode<LeaseGroup> {
+ public:
+  LeaseGroup(LinkImpl& link, LeaseHolder& holder) : link_(link), holder_(holder) {}
+  ~LeaseGroup();
+
+  // Before Start. The region is held until the lease ended.
+  void Add(const memory::RegionRef& region, const std::byte* data, uint64_t bytes);
+  uint64_t bytes() const { return bytes_; }
+  size_t count() const { return slots_.size(); }
+  // False: the table is full (kLeasesMax); nothing was started.
+  bool Start();
+  // Whether the peer can use all of it now.
+  bool usable() const { return started_ && pending_ == 0 && !ending_; }
+  // Not OK: it ended because the fabric could not lease.
+  Error error() const { return error_; }
+  const fabric::RemoteKey& key(size_t index) const;
+  uint64_t name(size_t index) const { return slots_[index].word(); }
+  // The peer has been told: from now on new keys are sent to it.
+  void SetAnnounced() { announced_ = true; }
+
+  // The peer was asked to stop reading: after `grace` the group ends by force.
+  void Ask(int64_t now_ns, int64_t grace_ns);
+  // Ends all that is left: the peer is done with it, or never knew of it.
+  void End();
+  void EndOne(LeaseSlot slot);
+  // 0 = none; then RECALL, then force.
+  void SetAgeMax(int64_t due_ns);
+  void Expire(int64_t now_ns);
+
+  // ---- events
+  void OnLeased(LeaseSlot slot, Error error, const fabric::RemoteKey& key);
+  void OnRevoked(LeaseSlot slot);
+  void OnLaneUp();
+  void OnLaneDown();
+  // The lane stays down: what is not live cannot be.
+  void OnLaneFailed();
+  void OnLinkDown();
+  void Notify();  // by the engine, for NotifyLater
+
+  LinkImpl& link() const { return link_; }
+  bool notify_queued = false;
+
+ private:
+  Lease* Find(LeaseSlot slot) const;
+  void Post(LeaseSlot slot, Lease& lease);
+  void EndLease(LeaseSlot slot, Lease& lease);
+  void Finish(LeaseSlot slot, Lease& lease);
+  void SendKey(LeaseSlot slot, const Lease& lease);
+
+  LinkImpl& link_;
+  LeaseHolder& holder_;
+  std::vector<LeaseSlot> slots_;
+  uint64_t bytes_ = 0;
+  size_t live_ = 0;     // not ended
+  size_t pending_ = 0;  // not live yet
+  bool started_ = false;
+  bool told_leased_ = false;
+  bool announced_ = false;
+  bool ending_ = false;
+  Error error_ = Error::kOk;
+  int64_t force_due_ns_ = 0;
+  int64_t age_due_ns_ = 0;
+};
+
+}  // namespace verbena::session

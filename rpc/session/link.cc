@@ -1,0 +1,47 @@
+// Link's methods, which client/ and server/ call: each is one step to the part that does it.
+#include "rpc/session/engine_impl.h"
+#include "rpc/session/link_impl.h"
+#include "rpc/session/payload_set.h"
+
+namespace verbena::session {
+
+void Link::StartCall(ClientCall& call, const Outgoing& request) {
+  LinkImpl::Of(*this).client().Start(call, request);
+}
+
+void Link::CancelCall(ClientCall& call, const absl::Status& why) {
+  LinkImpl::Of(*this).client().Cancel(call, why);
+}
+
+void Link::Reply(ServerCall& call, const absl::Status& status, const Outgoing& reply) {
+  LinkImpl::Of(*this).server().Reply(call, status, reply);
+}
+
+void Link::StartFetch(PayloadSet& payloads, Fetch& fetch) {
+  PayloadSetImpl& set = PayloadSetImpl::Of(payloads);
+  EngineImpl& engine = set.engine();
+  if (set.link() == nullptr) {
+    engine.DoneLater(fetch, absl::UnavailableError("the link to the payload's owner is gone"));
+  } else if (set.released()) {
+    engine.DoneLater(fetch,
+                     absl::CancelledError("the payloads were released, or their call ended"));
+  } else if (fetch.entry >= set.entries().size()) {
+    engine.DoneLater(fetch, absl::OutOfRangeError("no such payload"));
+  } else {
+    set.link()->transfers().Start(fetch, set.entry(fetch.entry), &set);
+  }
+}
+
+void Link::CancelFetch(Fetch& fetch) {
+  Transfers::Cancel(fetch, absl::CancelledError("the fetch was cancelled"));
+}
+
+Engine& Link::EngineOf(PayloadSet& payloads) { return PayloadSetImpl::Of(payloads).engine(); }
+
+uint32_t Link::inline_bytes_max() const { return static_cast<const LinkImpl&>(*this).inline_max(); }
+
+void Link::Drain(int64_t deadline_ns) { LinkImpl::Of(*this).StartDrain(deadline_ns); }
+
+void Link::Close(const absl::Status& why) { LinkImpl::Of(*this).BeginClose(why); }
+
+}  // namespace verbena::session

@@ -1,0 +1,157 @@
+#pragma once
+// One link: what Link promises, put together from its parts. See session.h; everything is in the
+// reactor's seat.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "rpc/reactor/reactor.h"
+#include "rpc/session/client_calls.h"
+#include "rpc/session/death_watch.h"
+#include "rpc/session/engine.h"
+#include "rpc/session/frame_writer.h"
+#include "rpc/session/lanes.h"
+#include "rpc/session/leases.h"
+#include "rpc/session/proof.h"
+#include "rpc/session/record_queue.h"
+#include "rpc/session/server_calls.h"
+#include "rpc/session/transfers.h"
+
+namespace verbena::session {
+
+class LinkImpl final : public Link {
+ public:
+  using Proved = absl::AnyInvocable<void(absl::StatusOr<Link*>) &&>;
+  LinkImpl(EngineImpl& engine, uint64_t serial, const LinkSetup& setup, LinkOwner* owner,
+           RequestSink* sink, Proved proved);
+  ~LinkImpl();
+  static LinkImpl& Of(Link& link) { return static_cast<LinkImpl&>(link); }
+
+  void Begin();
+
+  // ---- what parts ask
+  EngineImpl& engine_impl() const { return engine_impl_; }
+  fabric::Fabric& fabric() const { return fabric_; }
+  LinkId id() const { return id_; }
+  uint64_t serial() const { return serial_; }
+  fabric::Side side() const { return side_; }
+  RequestSink* sink() const { return sink_; }
+  FrameWriter& writer() { return writer_; }
+  Lanes& lanes() { return lanes_; }
+  Transfers& transfers() { return transfers_; }
+  ClientCalls& client() { return client_; }
+  ServerCalls& server() { return server_; }
+  // The fabric still carries it.
+  bool up() const { return state_ == State::kProving || state_ == State::kUp; }
+  bool accepts_calls() const { return state_ == State::kUp && !peer_drains_ && !draining_; }
+  absl::Status DownStatus() const;
+  uint32_t inline_max() const { return inline_max_; }
+  int64_t AfterUs(uint64_t us) const;
+  // The link's timer runs at `due_ns` or before.
+  void DueAt(int64_t due_ns);
+  void MarkDirty();
+  void SendControl(absl::Span<const std::byte> record);
+  void SendLeaseRecord(wire::RecordType type, uint64_t lease, bool whole_message);
+  void SendCancel(uint32_t word);
+  // The link's number of a method; the METHOD record goes first if it is new. 0: no credits for
+  // that now.
+  uint32_t DefineMethod(uint32_t method);
+  bool KnowsMethod(uint32_t number) const { return number - 1 < methods_.size(); }
+  void* method_cookie(uint32_t number) const { return methods_[number - 1].cookie; }
+  absl::string_view method_path(uint32_t number) const { return methods_[number - 1].path; }
+  absl::Status DecodeInline(wire::MessageKind kind, absl::Span<const std::byte> record,
+                            wire::MessageView& view);
+  void Forget(Arrival& arrival);
+
+  // ---- events
+  void OnFrame(absl::Span<const std::byte> frame);
+  void OnSendable();
+  void OnLinkDown(const absl::Status& cause);
+  void OnProved();
+  // Leases ended: their bytes may be announced again.
+  void OnBudget();
+  void OnTimer();
+  void Flush();
+  void StartDrain(int64_t deadline_ns);
+  // Ends everything; the rest happens in the engine's poll.
+  void BeginClose(const absl::Status& why);
+  void RunClose();
+  // Whether the drain is over; then the link closes.
+  bool CheckDrained();
+  // After the fabric's LinkDown: whether nothing refers to the link any more. Then Finish tells its
+  // owner.
+  bool finished();
+  void Finish();
+  bool was_proved() const { return proved_up_; }
+
+  uint64_t announced_bytes = 0;
+  List<LeaseGroup> groups;
+  List<PayloadSetImpl> sets;
+  std::vector<Arrival*> arrivals;
+  uint32_t setup_jobs = 0;
+  bool dirty = false;
+  bool close_queued = false;
+
+ private:
+  enum class State : uint8_t { kProving, kUp, kClosing, kDown };
+  struct Method {
+    std::string path;
+    void* cookie = nullptr;
+  };
+
+  void Resume();
+  void DrainControl();
+  absl::Status OnRecord(wire::RecordHeader header, absl::Span<const std::byte> record);
+  absl::Status OnControl(wire::RecordHeader header, absl::Span<const std::byte> record);
+  absl::Status OnProofRecord(wire::RecordHeader header, absl::Span<const std::byte> record);
+  absl::Status OnMethod(uint32_t number, absl::Span<const std::byte> record);
+  void OnRelease(uint64_t lease, bool whole_message);
+  void OnRecall(uint64_t lease);
+  absl::Status OnLeaseKeys(absl::Span<const std::byte> record);
+  void OnGoAway();
+  void Violate(const absl::Status& why);
+  void SendBare(wire::RecordType type);
+
+  struct LinkTimer : reactor::Timer {
+    explicit LinkTimer(LinkImpl& l)
+        : reactor::Timer(
+              [](reactor::Timer* timer) { static_cast<LinkTimer*>(timer)->link.OnTimer(); }),
+          link(l) {}
+    LinkImpl& link;
+  };
+
+  EngineImpl& engine_impl_;
+  fabric::Fabric& fabric_;
+  const LinkId id_;
+  const uint64_t serial_;
+  const fabric::Side side_;
+  LinkOwner* const owner_;
+  RequestSink* const sink_;
+  Proved proved_;
+  State state_ = State::kProving;
+  bool proved_up_ = false;
+  bool peer_drains_ = false;  // GOAWAY came
+  bool draining_ = false;     // GOAWAY went
+  bool drain_acknowledged_ = false;
+  int64_t drain_due_ns_ = 0;
+  int64_t due_ns_ = INT64_MAX;
+  absl::Status cause_;
+  FrameWriter writer_;
+  uint32_t inline_max_;
+  RecordQueue control_;
+  Lanes lanes_;
+  Transfers transfers_;
+  ClientCalls client_;
+  ServerCalls server_;
+  std::unique_ptr<Proof> proof_;
+  std::vector<uint16_t> method_numbers_;  // ours: process-wide id -> number; 0 = not defined yet
+  uint32_t methods_defined_ = 0;
+  std::vector<Method> methods_;  // the peer's, by number - 1
+  LinkTimer timer_;
+  std::unique_ptr<DeathWatch> death_watch_;
+};
+
+}  // namespace verbena::session

@@ -1,0 +1,173 @@
+// What a link does with the frames that come in.
+#include "absl/strings/str_cat.h"
+#include "rpc/base/limits.h"
+#include "rpc/session/engine_impl.h"
+#include "rpc/session/link_impl.h"
+#include "rpc/session/payload_set.h"
+#include "rpc/wire/control.h"
+
+namespace verbena::session {
+
+void LinkImpl::OnFrame(absl::Span<const std::byte> frame) {
+  if (!up()) return;
+  const wire::FrameError error = wire::CheckFrame(frame);
+  if (error != wire::FrameError::kOk) {
+    Violate(absl::InvalidArgumentError(wire::FrameErrorText(error)));
+    return;
+  }
+  const uint32_t bytes = static_cast<uint32_t>(frame.size());
+  if (!writer_.credits().OnReceived(bytes)) {
+    Violate(absl::ResourceExhaustedError("the peer sent more than its credits"));
+    return;
+  }
+  if (!writer_.OnPeerGranted(wire::FrameGranted(frame))) {
+    Violate(absl::InvalidArgumentError("the peer granted credits outside of its window"));
+    return;
+  }
+  for (wire::FrameCursor cursor(frame); !cursor.done();) {
+    const wire::RecordHeader header = cursor.header();
+    const absl::Status status = OnRecord(header, {cursor.data(), header.bytes});
+    if (!status.ok()) Violate(status);
+    if (!up()) return;
+    cursor.Next(header);
+  }
+  writer_.credits().OnConsumed();
+  if (writer_.credits().GrantDue()) MarkDirty();
+  if (writer_.stalled()) Resume();
+}
+
+absl::Status LinkImpl::OnRecord(wire::RecordHeader header, absl::Span<const std::byte> record) {
+  if (header.type == wire::RecordType::kReply && state_ == State::kUp &&
+      side_ == fabric::Side::kClient) {
+    engine_impl_.CountReceived();
+    client_.OnReply(header, record);
+    return absl::OkStatus();
+  }
+  if (header.type == wire::RecordType::kRequest && state_ == State::kUp &&
+      side_ == fabric::Side::kServer) {
+    engine_impl_.CountReceived();
+    return server_.OnRequest(header, record);
+  }
+  return OnControl(header, record);
+}
+
+absl::Status LinkImpl::OnControl(wire::RecordHeader header, absl::Span<const std::byte> record) {
+  switch (header.type) {
+    case wire::RecordType::kReady:
+    case wire::RecordType::kPattern:
+    case wire::RecordType::kProved:
+      return OnProofRecord(header, record);
+    case wire::RecordType::kLaneOffer:
+    case wire::RecordType::kLaneReady:
+    case wire::RecordType::kLaneDown: {
+      const absl::StatusOr<wire::LaneRecord> lane = wire::ReadLane(record);
+      return lane.ok() ? lanes_.OnRecord(header.type, *lane) : lane.status();
+    }
+    case wire::RecordType::kLeaseKeys:
+      return OnLeaseKeys(record);
+    case wire::RecordType::kRelease:
+      OnRelease(wire::Load<uint64_t>(record.data() + wire::kRecordHeaderBytes), header.word != 0);
+      return absl::OkStatus();
+    case wire::RecordType::kRecall:
+      OnRecall(wire::Load<uint64_t>(record.data() + wire::kRecordHeaderBytes));
+      return absl::OkStatus();
+    case wire::RecordType::kGoAway:
+      OnGoAway();
+      return absl::OkStatus();
+    case wire::RecordType::kGoAwayAck:
+      drain_acknowledged_ = true;
+      return absl::OkStatus();
+    case wire::RecordType::kMethod:
+      if (side_ == fabric::Side::kServer) return OnMethod(header.word, record);
+      break;
+    case wire::RecordType::kCancel:
+      if (side_ == fabric::Side::kServer) {
+        server_.OnCancel(header.word);
+        return absl::OkStatus();
+      }
+      break;
+    case wire::RecordType::kRequest:
+    case wire::RecordType::kReply:
+      break;
+    default:
+      return absl::OkStatus();  // CheckFrame let it pass: not critical
+  }
+  return absl::InvalidArgumentError(absl::StrCat("a record of type ", static_cast<int>(header.type),
+                                                 " out of its order or side"));
+}
+
+absl::Status LinkImpl::OnProofRecord(wire::RecordHeader header,
+                                     absl::Span<const std::byte> record) {
+  if (state_ != State::kProving)
+    return absl::InvalidArgumentError("a proof on a link that was proved");
+  if (header.type == wire::RecordType::kReady) {
+    return side_ == fabric::Side::kServer ? proof_->OnReady()
+                                          : absl::InvalidArgumentError("READY from a server");
+  }
+  if (header.type == wire::RecordType::kProved) return proof_->OnProved();
+  absl::StatusOr<wire::Pattern> pattern = wire::ReadPattern(record);
+  return pattern.ok() ? proof_->OnPattern(*std::move(pattern)) : pattern.status();
+}
+
+absl::Status LinkImpl::OnMethod(uint32_t number, absl::Span<const std::byte> record) {
+  if (number != methods_.size() + 1 || number > limits::kMethodsPerLinkMax) {
+    return absl::InvalidArgumentError(absl::StrCat("METHOD ", number, " after ", methods_.size(),
+                                                   "; the limit is ", limits::kMethodsPerLinkMax));
+  }
+  const absl::StatusOr<absl::string_view> path = wire::ReadMethodPath(record);
+  if (!path.ok()) return path.status();
+  Method method;
+  method.path = std::string(*path);
+  method.cookie = sink_->Resolve(method.path);
+  methods_.push_back(std::move(method));
+  return absl::OkStatus();
+}
+
+absl::Status LinkImpl::DecodeInline(wire::MessageKind kind, absl::Span<const std::byte> record,
+                                    wire::MessageView& view) {
+  const uint8_t flags = wire::Load<wire::RecordHeader>(record.data()).flags;
+  absl::Span<const std::byte> content = record.subspan(
+      kind == wire::MessageKind::kRequest ? wire::kRequestHeaderBytes : wire::kReplyHeaderBytes);
+  content.remove_suffix(flags & wire::kPaddingMask);
+  absl::Status status = wire::DecodeSections(kind, flags, content, view);
+  if (status.ok()) return status;
+  return absl::InternalError(absl::StrCat("the message does not parse: ", status.message()));
+}
+
+void LinkImpl::OnRelease(uint64_t lease, bool whole_message) {
+  const LeaseSlot slot = LeaseSlot::FromWord(lease);
+  const Lease* const found = engine_impl_.leases().Find(slot);
+  if (found == nullptr || &found->group->link() != this) return;  // it ended on our side meanwhile
+  LeaseGroup& group = *found->group;
+  if (whole_message) {
+    group.End();
+  } else {
+    group.EndOne(slot);
+  }
+}
+
+void LinkImpl::OnRecall(uint64_t lease) {
+  const absl::Status why = absl::DataLossError("the owner took the payload back");
+  if (PayloadSetImpl* set = sets.Find([lease](const PayloadSetImpl& s) { return s.Owns(lease); })) {
+    set->Stop(why, true);
+    return;
+  }
+  for (Arrival* arrival : arrivals) {
+    if (!arrival->Owns(lease)) continue;
+    arrival->Stop(why);
+    return;
+  }
+}
+
+absl::Status LinkImpl::OnLeaseKeys(absl::Span<const std::byte> record) {
+  const absl::StatusOr<wire::LeaseKeys> keys = wire::ReadLeaseKeys(record);
+  if (!keys.ok()) return keys.status();
+  for (const wire::LeaseKey& key : keys->keys) {
+    sets.ForEach([&](PayloadSetImpl& set) { set.TakeKey(key.lease, key.key, keys->generation); });
+    for (Arrival* arrival : arrivals) arrival->TakeKey(key.lease, key.key, keys->generation);
+  }
+  transfers_.Pump();
+  return absl::OkStatus();
+}
+
+}  // namespace verbena::session

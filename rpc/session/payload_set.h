@@ -1,0 +1,100 @@
+#pragma once
+// The payloads of one received message: what a user holds (PayloadSet) and what the session needs
+// to READ and release them. Made in the seat; users may drop or release it on any thread, the rest
+// happens in the seat. It outlives its link (fetches are then UNAVAILABLE) and its engine.
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "rpc/reactor/work.h"
+#include "rpc/session/intrusive_list.h"
+#include "rpc/session/session.h"
+#include "rpc/wire/payload_table.h"
+
+namespace verbena::session {
+
+class EngineImpl;
+class LinkImpl;
+
+// How other threads reach an engine that may be gone.
+class EngineGate {
+ public:
+  explicit EngineGate(EngineImpl* engine) : engine_(engine) {}
+  // False: the engine is gone, and `work` will not run. `engine`, if given, is set before it can
+  // run.
+  bool RunInSeat(reactor::Work& work, EngineImpl** engine = nullptr);
+  void Close();
+
+ private:
+  absl::Mutex mutex_;
+  EngineImpl* engine_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Who must know when the last READ of a set is over.
+class SetWatcher {
+ public:
+  virtual void OnSetDrained() = 0;
+  virtual void OnSetGone() = 0;  // the set dies; it was drained
+
+ protected:
+  ~SetWatcher() = default;
+};
+
+class PayloadSetImpl final : public PayloadSet, public ListNode<PayloadSetImpl> {
+ public:
+  // The user's reference. `table` without the message's body.
+  static PayloadSetRef Create(LinkImpl& link, wire::PayloadTable table);
+  static PayloadSetImpl& Of(PayloadSet& set) { return static_cast<PayloadSetImpl&>(set); }
+
+  absl::Span<const Entry> entries() const override { return entries_; }
+  absl::string_view transport() const override { return transport_; }
+  void Release() override;
+
+  // ---- In the seat.
+  LinkImpl* link() const { return link_; }
+  EngineImpl& engine() const { return engine_; }
+  wire::PayloadEntry& entry(size_t index) { return table_[index]; }
+  bool released() const { return stopped_; }
+  bool idle() const { return transfers_ == 0; }
+  void set_watcher(SetWatcher* watcher) { watcher_ = watcher; }
+  // Stops fetches with `why`; new ones are refused from now on. Once they are drained, RELEASE is
+  // sent if `tell`, and the watcher hears of it (possibly inline: look at idle() afterwards).
+  void Stop(const absl::Status& why, bool tell);
+  bool Owns(uint64_t lease) const;
+  // Keys for a rebuilt lane.
+  void TakeKey(uint64_t lease, const wire::Key& key, uint32_t generation);
+  void OnTransferStarted() { ++transfers_; }
+  void OnTransferEnded();
+  void OnLinkGone();
+
+ private:
+  PayloadSetImpl(LinkImpl& link, wire::PayloadTable table);
+  ~PayloadSetImpl() override;
+  static void Drop(PayloadSet* set);
+  void DropInSeat();
+  void Drained();
+
+  struct ReleaseWork : reactor::Work {
+    ReleaseWork(PayloadSetImpl* s, Run r) : reactor::Work(r), set(s) {}
+    PayloadSetImpl* set;
+  };
+
+  EngineImpl& engine_;
+  std::shared_ptr<EngineGate> gate_;
+  LinkImpl* link_;
+  wire::PayloadTable table_;
+  std::vector<Entry> entries_;
+  absl::string_view transport_;
+  SetWatcher* watcher_ = nullptr;
+  uint32_t transfers_ = 0;
+  bool stopped_ = false;
+  bool tell_ = false;
+  bool told_ = false;
+  bool dropped_ = false;
+  std::atomic<bool> release_asked_{false};
+  ReleaseWork release_work_;
+  ReleaseWork drop_work_;
+};
+
+}  // namespace verbena::session

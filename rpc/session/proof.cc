@@ -1,0 +1,123 @@
+#include "rpc/session/proof.h"
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "rpc/session/engine_impl.h"
+#include "rpc/session/link_impl.h"
+
+namespace verbena::session {
+
+void Proof::Begin(int64_t due_ns) {
+  due_ns_ = due_ns;
+  link_.DueAt(due_ns);
+  if (link_.side() == fabric::Side::kServer) return;
+  std::byte ready[wire::kRecordHeaderBytes];
+  wire::WriteBare(wire::RecordType::kReady, 0, ready);
+  link_.SendControl(ready);
+  ready_ = true;
+  absl::Status leased = LeasePattern();
+  if (!leased.ok()) link_.BeginClose(leased);
+}
+
+absl::Status Proof::OnReady() {
+  if (ready_) return absl::InvalidArgumentError("READY comes once, from the client");
+  ready_ = true;
+  return LeasePattern();
+}
+
+absl::Status Proof::LeasePattern() {
+  absl::StatusOr<memory::Block> block = memory::AllocateBlock(wire::kPatternBytes);
+  if (!block.ok()) return block.status();
+  mine_ = *std::move(block);
+  std::random_device random;
+  seed_ = uint64_t{random()} << 32 | random();
+  wire::FillPattern(seed_, {mine_.data(), wire::kPatternBytes});
+  group_ = std::make_unique<LeaseGroup>(link_, *this);
+  group_->Add(mine_.region(), mine_.data(), wire::kPatternBytes);
+  if (group_->Start()) return absl::OkStatus();
+  group_.reset();
+  return absl::ResourceExhaustedError("no lease for the proof of a new link");
+}
+
+void Proof::OnLeased() {
+  wire::PayloadEntry mine;
+  mine.lease = group_->name(0);
+  mine.bytes = wire::kPatternBytes;
+  mine.lanes = 1;
+  mine.key_generation = link_.lanes().owner_lane().generation & wire::kKeyGenerationMask;
+  mine.pieces.push_back({0, wire::kPatternBytes});
+  mine.keys.push_back(group_->key(0).words);
+  std::vector<std::byte> record(wire::PatternRecordBytes(mine));
+  wire::WritePattern(seed_, mine, record.data());
+  group_->SetAnnounced();
+  link_.SendControl(record);
+}
+
+absl::Status Proof::OnPattern(wire::Pattern pattern) {
+  if (!ready_ || reading_ || read_ok_)
+    return absl::InvalidArgumentError("PATTERN comes once, after READY");
+  absl::StatusOr<memory::Block> block = memory::AllocateBlock(wire::kPatternBytes);
+  if (!block.ok()) return block.status();
+  theirs_ = *std::move(block);
+  pattern_ = std::move(pattern);
+  pieces.push_back({&memory::HostDevice(), theirs_.data(), wire::kPatternBytes});
+  destination_lent = true;  // found wanting soon
+  reading_ = true;
+  link_.transfers().Start(*this, pattern_.entry, nullptr);
+  return absl::OkStatus();
+}
+
+void Proof::OnDone(const absl::Status& status) {
+  reading_ = false;
+  if (!link_.up()) return;
+  std::byte expected[wire::kPatternBytes];
+  wire::FillPattern(pattern_.seed, expected);
+  if (!status.ok() || std::memcmp(expected, theirs_.data(), wire::kPatternBytes) != 0) {
+    link_.BeginClose(absl::FailedPreconditionError(
+        status.ok() ? "the pattern READ from the peer is wrong"
+                    : absl::StrCat("the pattern READ failed: ", status.ToString())));
+    return;
+  }
+  read_ok_ = true;
+  theirs_.Reset();
+  std::byte proved[wire::kRecordHeaderBytes];
+  wire::WriteBare(wire::RecordType::kProved, 0, proved);
+  link_.SendControl(proved);
+  MaybeProved();
+}
+
+absl::Status Proof::OnProved() {
+  if (group_ == nullptr || proved_by_peer_)
+    return absl::InvalidArgumentError("PROVED comes once, after PATTERN");
+  proved_by_peer_ = true;
+  group_->End();
+  MaybeProved();
+  return absl::OkStatus();
+}
+
+void Proof::MaybeProved() {
+  if (read_ok_ && proved_by_peer_) link_.OnProved();
+}
+
+void Proof::OnLeasesEnded() {
+  const Error error = group_->error();
+  group_.reset();
+  mine_.Reset();
+  if (error != Error::kOk)
+    link_.BeginClose(absl::FailedPreconditionError("the transport cannot lease memory"));
+}
+
+void Proof::Expire(int64_t now_ns) {
+  if (read_ok_ && proved_by_peer_) return;
+  if (now_ns - due_ns_ < 0) {
+    link_.DueAt(due_ns_);
+    return;
+  }
+  link_.BeginClose(absl::DeadlineExceededError(
+      absl::StrCat("not proved in time: ", ready_ ? "" : "no READY; ",
+                   read_ok_ ? "" : "the peer's pattern was not READ; ",
+                   proved_by_peer_ ? "" : "the peer has not READ ours")));
+}
+
+}  // namespace verbena::session

@@ -1,0 +1,53 @@
+#pragma once
+// A new link proves itself before anyone uses it: the client's first frame is READY; then each side
+// leases a pattern of 64 bytes to the other (PATTERN), who READs it, compares, and says PROVED. So
+// each side's frames, leases and READs have worked once when calls begin.
+#include <memory>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "rpc/memory/region.h"
+#include "rpc/session/leases.h"
+#include "rpc/session/session.h"
+#include "rpc/wire/control.h"
+
+namespace verbena::session {
+
+class LinkImpl;
+
+class Proof final : public LeaseHolder, public Fetch {
+ public:
+  explicit Proof(LinkImpl& link) : link_(link) {}
+  ~Proof() override = default;
+
+  void Begin(int64_t due_ns);
+  // Not OK: the peer broke the protocol.
+  absl::Status OnReady();
+  absl::Status OnPattern(wire::Pattern pattern);
+  absl::Status OnProved();
+  void Expire(int64_t now_ns);
+  // Nothing of it is leased, posted or queued any more.
+  bool over() const { return group_ == nullptr && !reading_; }
+
+  void OnLeased() override;
+  void OnLeasesEnded() override;
+  void OnDone(const absl::Status& status) override;
+
+ private:
+  absl::Status LeasePattern();
+  void MaybeProved();
+
+  LinkImpl& link_;
+  int64_t due_ns_ = 0;
+  uint64_t seed_ = 0;
+  memory::Block mine_;
+  memory::Block theirs_;
+  std::unique_ptr<LeaseGroup> group_;
+  wire::Pattern pattern_;
+  bool ready_ = false;
+  bool reading_ = false;
+  bool read_ok_ = false;
+  bool proved_by_peer_ = false;
+};
+
+}  // namespace verbena::session

@@ -1,0 +1,309 @@
+#include "rpc/session/transfers.h"
+
+#include <algorithm>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "rpc/base/check.h"
+#include "rpc/base/limits.h"
+#include "rpc/session/engine_impl.h"
+#include "rpc/session/link_impl.h"
+
+namespace verbena::session {
+namespace {
+
+// Goes before larger ones: what a small transfer waits for is mostly other people's chunks.
+constexpr uint64_t kSmallBytes = 256 * 1024;
+// How long posted chunks may take after their transfer was stopped, before the lane is broken for
+// it.
+constexpr int64_t kBreakLentNs = 10'000'000;
+constexpr int64_t kBreakOwnNs = 2'000'000'000;
+
+absl::Status StatusOf(Error error) {
+  switch (error) {
+    case Error::kOk:
+      return absl::OkStatus();
+    case Error::kLeaseLost:
+      return absl::DataLossError("the lease of the payload was lost");
+    case Error::kOutOfBounds:
+      return absl::OutOfRangeError("the peer's table names bytes outside of their lease");
+    case Error::kLaneDown:
+      return absl::UnavailableError("the bulk lane is down");
+    case Error::kLinkDown:
+      return absl::UnavailableError("the link to the owner is down");
+    case Error::kUnsupported:
+      return absl::UnimplementedError("this transport cannot reach the payload's memory");
+    case Error::kNoMemory:
+      return absl::ResourceExhaustedError("no memory for the READ");
+    case Error::kFault:
+      return absl::DataLossError("the payload's memory vanished");
+  }
+  return absl::InternalError("unknown READ error");
+}
+
+// The bytes [offset, offset + bytes) of `pieces`.
+void Slice(absl::Span<const fabric::LocalPiece> pieces, uint64_t offset, uint64_t bytes,
+           absl::InlinedVector<fabric::LocalPiece, 8>& slice) {
+  for (const fabric::LocalPiece& piece : pieces) {
+    if (offset >= piece.bytes) {
+      offset -= piece.bytes;
+      continue;
+    }
+    const uint64_t take = std::min<uint64_t>(piece.bytes - offset, bytes);
+    slice.push_back({piece.device, piece.data + offset, take});
+    bytes -= take;
+    if (bytes == 0) return;
+    offset = 0;
+  }
+}
+
+// The remote piece that holds byte `offset` of the payload; `offset` becomes the place within it.
+size_t PieceAt(const wire::PayloadEntry& entry, uint64_t& offset) {
+  size_t index = 0;
+  while (offset >= entry.pieces[index].bytes) offset -= entry.pieces[index++].bytes;
+  return index;
+}
+
+}  // namespace
+
+Transfers::~Transfers() { VERBENA_DCHECK(idle(), live_, " transfers live"); }
+
+LinkImpl* Transfers::LinkOf(const Fetch& fetch) {
+  return fetch.state_ == nullptr ? nullptr : static_cast<Transfer*>(fetch.state_)->link;
+}
+
+absl::Status Transfers::Check(const Fetch& fetch, const wire::PayloadEntry& entry,
+                              uint64_t& bytes) const {
+  if (fetch.pieces.size() > limits::kFetchPiecesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a fetch into ", fetch.pieces.size(), " pieces; the limit is ", limits::kFetchPiecesMax));
+  }
+  bytes = 0;
+  for (const fabric::LocalPiece& piece : fetch.pieces) {
+    if (__builtin_add_overflow(bytes, uint64_t{piece.bytes}, &bytes)) bytes = UINT64_MAX;
+  }
+  if (fetch.offset > entry.bytes || bytes > entry.bytes - fetch.offset) {
+    return absl::OutOfRangeError(absl::StrCat("a fetch of ", bytes, " bytes at ", fetch.offset,
+                                              " of a payload of ", entry.bytes));
+  }
+  const uint64_t budget = link_.engine_impl().options().fetching_bytes_max;
+  if (bytes > budget) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a fetch of ", bytes, " bytes; fetching_bytes_max is ", budget));
+  }
+  return absl::OkStatus();
+}
+
+void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetImpl* set) {
+  uint64_t bytes = 0;
+  absl::Status status = Check(fetch, entry, bytes);
+  if (status.ok() && bytes != 0 && !link_.up()) status = link_.DownStatus();
+  if (status.ok() && bytes != 0 && link_.lanes().reader_failed())
+    status = StatusOf(Error::kLaneDown);
+  if (!status.ok() || bytes == 0) {
+    link_.engine_impl().DoneLater(fetch, std::move(status));
+    return;
+  }
+  Transfer* const transfer = new Transfer;
+  transfer->fetch = &fetch;
+  transfer->link = &link_;
+  transfer->set = set;
+  transfer->entry = &entry;
+  transfer->bytes = bytes;
+  fetch.state_ = transfer;
+  if (set != nullptr) set->OnTransferStarted();
+  ++live_;
+  link_.engine_impl().CountFetches(1);
+  const int64_t now_ns = link_.engine_impl().now_ns();
+  transfer->admission_due_ns = now_ns + link_.engine_impl().admission_timeout_ns();
+  waiting_.PushBack(*transfer);
+  if (fetch.deadline_ns != 0) link_.DueAt(fetch.deadline_ns);
+  Admit();
+  if (!transfer->admitted) link_.DueAt(transfer->admission_due_ns);
+  Pump();
+}
+
+void Transfers::Admit() {
+  const uint64_t budget = link_.engine_impl().options().fetching_bytes_max;
+  for (Transfer* next = waiting_.front(); next != nullptr; next = waiting_.front()) {
+    if (next->bytes > budget - fetching_bytes_) return;
+    fetching_bytes_ += next->bytes;
+    next->admitted = true;
+    (next->bytes <= kSmallBytes ? small_ : large_).PushBack(*next);
+  }
+}
+
+bool Transfers::KeysFit(const Transfer& transfer) const {
+  return transfer.entry->key_generation ==
+         (link_.lanes().reader_lane().generation & wire::kKeyGenerationMask);
+}
+
+// The next to post a chunk of; round robin among its class. Null: none can now.
+Transfer* Transfers::Pick() {
+  for (List<Transfer>* list : {&small_, &large_}) {
+    Transfer* const pick = list->Find([&](const Transfer& transfer) { return KeysFit(transfer); });
+    if (pick != nullptr) {
+      list->PushBack(*pick);
+      return pick;
+    }
+  }
+  return nullptr;
+}
+
+void Transfers::Pump() {
+  EngineImpl& engine = link_.engine_impl();
+  if (!link_.up() || !link_.lanes().reader_up()) return;
+  while (reads_ < link_.fabric().traits().reads_in_flight) {
+    if (engine.reads().size() >= limits::kReadsInFlightMax) {
+      if (small_.front() != nullptr || large_.front() != nullptr) engine.WaitForReads(link_);
+      return;
+    }
+    Transfer* const transfer = Pick();
+    if (transfer == nullptr) return;
+    Post(*transfer);
+  }
+}
+
+Chunk Transfers::NextChunk(Transfer& transfer) {
+  if (!transfer.again.empty()) {
+    const Chunk chunk = transfer.again.back();
+    transfer.again.pop_back();
+    return chunk;
+  }
+  uint64_t within = transfer.fetch->offset + transfer.next;
+  const size_t piece = PieceAt(*transfer.entry, within);
+  const uint64_t bytes =
+      std::min({transfer.bytes - transfer.next, transfer.entry->pieces[piece].bytes - within,
+                uint64_t{link_.fabric().traits().read_chunk_bytes}});
+  const Chunk chunk{transfer.next, bytes};
+  transfer.next += bytes;
+  return chunk;
+}
+
+void Transfers::Post(Transfer& transfer) {
+  EngineImpl& engine = link_.engine_impl();
+  const Chunk chunk = NextChunk(transfer);
+  uint64_t within = transfer.fetch->offset + chunk.offset;
+  const size_t piece = PieceAt(*transfer.entry, within);
+  fabric::RemoteKey key;
+  key.words = transfer.entry->keys[piece * transfer.entry->lanes];
+  absl::InlinedVector<fabric::LocalPiece, 8> slice;
+  Slice(transfer.fetch->pieces, chunk.offset, chunk.bytes, slice);
+  const ReadSlot slot = engine.reads().Add(PostedRead{&transfer, chunk});
+  VERBENA_CHECK(slot.index != ReadSlot{}.index, "no READ slot");
+  ++transfer.posted;
+  ++reads_;
+  if (!transfer.unposted()) posted_.PushBack(transfer);
+  engine.CountRead(chunk.bytes);
+  link_.fabric().Read(slot, link_.id(), link_.lanes().reader_lane(), key,
+                      transfer.entry->pieces[piece].offset + within, slice);
+}
+
+void Transfers::OnReadDone(const PostedRead& read, Error error) {
+  Transfer& transfer = *read.transfer;
+  VERBENA_DCHECK(transfer.posted > 0 && reads_ > 0);
+  --transfer.posted;
+  --reads_;
+  if (error == Error::kLaneDown && !transfer.stopping) {
+    transfer.again.push_back(read.chunk);
+    (transfer.bytes <= kSmallBytes ? small_ : large_).PushBack(transfer);
+  } else if (error != Error::kOk && !transfer.stopping) {
+    Stop(transfer, StatusOf(error));
+  } else {
+    MaybeEnd(transfer);
+  }
+  Pump();
+}
+
+void Transfers::Stop(Transfer& transfer, const absl::Status& why) {
+  if (transfer.stopping) return;
+  transfer.stopping = true;
+  transfer.status = why;
+  transfer.again.clear();
+  posted_.PushBack(transfer);
+  if (transfer.posted != 0) {
+    transfer.break_due_ns = link_.engine_impl().now_ns() +
+                            (transfer.fetch->destination_lent ? kBreakLentNs : kBreakOwnNs);
+    link_.DueAt(transfer.break_due_ns);
+  }
+  MaybeEnd(transfer);
+}
+
+void Transfers::MaybeEnd(Transfer& transfer) {
+  if (transfer.posted == 0 && !transfer.unposted()) End(transfer);
+}
+
+void Transfers::End(Transfer& transfer) {
+  if (transfer.admitted) fetching_bytes_ -= transfer.bytes;
+  transfer.fetch->state_ = nullptr;
+  PayloadSetImpl* const set = transfer.set;
+  link_.engine_impl().DoneLater(*transfer.fetch, std::move(transfer.status));
+  delete &transfer;
+  --live_;
+  link_.engine_impl().CountFetches(-1);
+  if (set != nullptr) set->OnTransferEnded();
+  Admit();
+}
+
+void Transfers::Cancel(Fetch& fetch, const absl::Status& why) {
+  if (fetch.state_ == nullptr) return;
+  Transfer& transfer = *static_cast<Transfer*>(fetch.state_);
+  transfer.link->transfers().Stop(transfer, why);
+}
+
+void Transfers::StopAllOf(PayloadSetImpl& set, const absl::Status& why) {
+  // Stop may end the last one and delete what the set's user dropped: collect first.
+  std::vector<Transfer*> mine;
+  for (List<Transfer>* list : {&waiting_, &small_, &large_, &posted_}) {
+    list->ForEach([&](Transfer& transfer) {
+      if (transfer.set == &set) mine.push_back(&transfer);
+    });
+  }
+  for (Transfer* transfer : mine) Stop(*transfer, why);
+  Pump();
+}
+
+void Transfers::FailAll(const absl::Status& why) {
+  std::vector<Transfer*> all;
+  for (List<Transfer>* list : {&waiting_, &small_, &large_, &posted_}) {
+    list->ForEach([&](Transfer& transfer) { all.push_back(&transfer); });
+  }
+  for (Transfer* transfer : all) Stop(*transfer, why);
+}
+
+void Transfers::Expire(int64_t now_ns) {
+  std::vector<Transfer*> all;
+  for (List<Transfer>* list : {&waiting_, &small_, &large_, &posted_}) {
+    list->ForEach([&](Transfer& transfer) { all.push_back(&transfer); });
+  }
+  for (Transfer* transfer : all) ExpireOne(*transfer, now_ns);
+  Pump();
+}
+
+void Transfers::ExpireOne(Transfer& transfer, int64_t now_ns) {
+  const int64_t deadline_ns = transfer.fetch->deadline_ns;
+  if (transfer.stopping) {
+    if (transfer.break_due_ns == 0) return;
+    if (now_ns - transfer.break_due_ns < 0) {
+      link_.DueAt(transfer.break_due_ns);
+      return;
+    }
+    transfer.break_due_ns = 0;
+    link_.lanes().BreakReaderLane();
+    return;
+  }
+  if (deadline_ns != 0 && now_ns - deadline_ns >= 0) {
+    Stop(transfer, absl::DeadlineExceededError("the fetch's deadline passed"));
+    return;
+  }
+  if (!transfer.admitted && now_ns - transfer.admission_due_ns >= 0) {
+    Stop(transfer, absl::ResourceExhaustedError(absl::StrCat(
+                       "no room for a fetch of ", transfer.bytes, " bytes within ",
+                       link_.engine_impl().options().fetching_bytes_max, " (fetching_bytes_max)")));
+    return;
+  }
+  if (deadline_ns != 0) link_.DueAt(deadline_ns);
+  if (!transfer.admitted) link_.DueAt(transfer.admission_due_ns);
+}
+
+}  // namespace verbena::session

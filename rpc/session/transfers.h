@@ -1,0 +1,95 @@
+#pragma once
+// READs of one link: fetches are split into chunks of traits().read_chunk_bytes, at most
+// traits().reads_in_flight posted, small transfers first, the others in turn. A stopped transfer
+// posts no more and ends when its posted chunks have; if they do not within a bound, the lane is
+// broken. Chunks lost with a lane are posted again on its successor.
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "rpc/base/ids.h"
+#include "rpc/base/slot_table.h"
+#include "rpc/session/intrusive_list.h"
+#include "rpc/session/session.h"
+#include "rpc/wire/payload_table.h"
+
+namespace verbena::session {
+
+class LinkImpl;
+class PayloadSetImpl;
+class Transfer;
+
+struct Chunk {
+  uint64_t offset = 0;  // within the transfer
+  uint64_t bytes = 0;
+};
+struct PostedRead {
+  Transfer* transfer = nullptr;
+  Chunk chunk;
+};
+using ReadTable = SlotTable<PostedRead, ReadTag>;
+
+class Transfer : public ListNode<Transfer> {
+ public:
+  Fetch* fetch = nullptr;
+  LinkImpl* link = nullptr;
+  PayloadSetImpl* set = nullptr;  // null: a body or a head, which its Arrival owns
+  const wire::PayloadEntry* entry = nullptr;
+  uint64_t bytes = 0;
+  uint64_t next = 0;         // first byte not yet posted
+  std::vector<Chunk> again;  // lost with their lane
+  uint32_t posted = 0;
+  bool admitted = false;
+  bool stopping = false;
+  absl::Status status;
+  int64_t admission_due_ns = 0;
+  int64_t break_due_ns = 0;
+
+  bool unposted() const { return !stopping && (next < bytes || !again.empty()); }
+};
+
+class Transfers {
+ public:
+  explicit Transfers(LinkImpl& link) : link_(link) {}
+  ~Transfers();
+
+  // Checks and queues; whatever is wrong comes by OnDone. `set` null: `entry` stays valid until
+  // OnDone.
+  void Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetImpl* set);
+  static void Cancel(Fetch& fetch, const absl::Status& why);
+  void StopAllOf(PayloadSetImpl& set, const absl::Status& why);
+  static bool Running(const Fetch& fetch) { return fetch.state_ != nullptr; }
+  static LinkImpl* LinkOf(const Fetch& fetch);
+
+  void OnReadDone(const PostedRead& read, Error error);
+  // Posts what may be posted.
+  void Pump();
+  void Expire(int64_t now_ns);
+  // No new READ can succeed: all stop with `why`.
+  void FailAll(const absl::Status& why);
+  bool idle() const { return live_ == 0; }
+
+ private:
+  absl::Status Check(const Fetch& fetch, const wire::PayloadEntry& entry, uint64_t& bytes) const;
+  void Admit();
+  Transfer* Pick();
+  bool KeysFit(const Transfer& transfer) const;
+  Chunk NextChunk(Transfer& transfer);
+  void Post(Transfer& transfer);
+  void Stop(Transfer& transfer, const absl::Status& why);
+  void MaybeEnd(Transfer& transfer);
+  void End(Transfer& transfer);
+  void ExpireOne(Transfer& transfer, int64_t now_ns);
+
+  LinkImpl& link_;
+  List<Transfer> waiting_;  // for the budget of fetching bytes
+  List<Transfer> small_;    // admitted, something to post
+  List<Transfer> large_;
+  List<Transfer> posted_;  // nothing left to post, or stopping
+  uint32_t live_ = 0;
+  uint32_t reads_ = 0;  // posted on this link
+  uint64_t fetching_bytes_ = 0;
+};
+
+}  // namespace verbena::session
