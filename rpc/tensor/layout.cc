@@ -9,7 +9,7 @@
 namespace verbena::internal {
 namespace {
 
-constexpr uint64_t kBytesMax = std::numeric_limits<int64_t>::max();
+constexpr int64_t kBitsMax = std::numeric_limits<int64_t>::max() - 7;
 
 // Strides that mean row-major: those of dimensions of one element do not matter, and nothing
 // matters without elements.
@@ -23,42 +23,20 @@ bool IsRowMajor(const Shape& shape, const Shape& strides) {
   return true;
 }
 
-// The lowest and the highest element index that strides reach. False: does not fit 63 bits.
-bool Reach(const Shape& shape, const Shape& strides, int64_t& low, int64_t& high) {
-  low = high = 0;
-  for (size_t i = 0; i < shape.rank(); ++i) {
-    int64_t far;
-    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &far)) return false;
-    int64_t& side = far < 0 ? low : high;
-    if (__builtin_add_overflow(side, far, &side)) return false;
-  }
-  return true;
-}
-
 absl::Status CheckRange(DType dtype, const Shape& shape, const Shape& strides, uint64_t byte_offset,
                         uint64_t payload_bytes) {
-  int64_t low = 0, high = 0, first_bit = 0, end_bit = 0;
-  const int64_t bits = dtype.bits();
-  const bool fits =
-      byte_offset <= kBytesMax / 8 && Reach(shape, strides, low, high) &&
-      !__builtin_add_overflow(high, 1, &high) && !__builtin_mul_overflow(low, bits, &first_bit) &&
-      !__builtin_mul_overflow(high, bits, &end_bit) &&
-      !__builtin_add_overflow(first_bit, static_cast<int64_t>(byte_offset * 8), &first_bit) &&
-      !__builtin_add_overflow(end_bit, static_cast<int64_t>(byte_offset * 8), &end_bit);
-  if (!fits) {
-    return absl::OutOfRangeError(absl::StrCat("shape ", shape.DebugString(), " with strides ",
-                                              strides.DebugString(), " at byte ", byte_offset,
-                                              " reaches past 2^63 bits"));
+  const absl::StatusOr<Reach> reach = ReachOf(dtype, shape, strides);
+  if (!reach.ok()) return reach.status();
+  const auto before = static_cast<uint64_t>(-reach->begin);
+  const auto after = static_cast<uint64_t>(reach->end);
+  if (byte_offset >= before && byte_offset <= payload_bytes &&
+      after <= payload_bytes - byte_offset) {
+    return absl::OkStatus();
   }
-  const uint64_t end = (static_cast<uint64_t>(end_bit) + 7) / 8;
-  if (first_bit < 0 || end > payload_bytes) {
-    return absl::OutOfRangeError(absl::StrCat(
-        dtype.DebugString(), shape.DebugString(), " with strides ", strides.DebugString(),
-        " at byte ", byte_offset, " needs bytes ", first_bit < 0 ? "from " : "up to ",
-        first_bit < 0 ? absl::StrCat(first_bit / 8) : absl::StrCat(end), " of a buffer of ",
-        payload_bytes));
-  }
-  return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat(dtype.DebugString(), shape.DebugString(),
+                                            " with strides ", strides.DebugString(), " needs ",
+                                            before, " bytes before and ", after, " from byte ",
+                                            byte_offset, " of a buffer of ", payload_bytes));
 }
 
 }  // namespace
@@ -71,12 +49,33 @@ absl::StatusOr<uint64_t> PackedBytes(DType dtype, const Shape& shape) {
   const int64_t elements = shape.elements();
   int64_t bits;
   if (elements < 0 || __builtin_mul_overflow(elements, int64_t{dtype.bits()}, &bits) ||
-      bits > std::numeric_limits<int64_t>::max() - 7) {
+      bits > kBitsMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("shape ", shape.DebugString(), " of ", dtype.DebugString(),
                      ": a dimension is negative, or 2^63 bits are too few"));
   }
   return static_cast<uint64_t>(bits + 7) / 8;
+}
+
+absl::StatusOr<Reach> ReachOf(DType dtype, const Shape& shape, const Shape& strides) {
+  const absl::StatusOr<uint64_t> packed = PackedBytes(dtype, shape);
+  if (!packed.ok()) return packed.status();
+  if (strides.empty() || *packed == 0) return Reach{0, static_cast<int64_t>(*packed)};
+  // In bits, each sign on its own side.
+  int64_t low = 0, high = dtype.bits();
+  bool fits = true;
+  for (size_t i = 0; i < shape.rank(); ++i) {
+    int64_t far = 0;
+    fits = fits && !__builtin_mul_overflow(shape[i] - 1, strides[i], &far) &&
+           !__builtin_mul_overflow(far, int64_t{dtype.bits()}, &far);
+    int64_t& side = far < 0 ? low : high;
+    fits = fits && !__builtin_add_overflow(side, far, &side);
+  }
+  if (!fits || low < -kBitsMax || high > kBitsMax) {
+    return absl::OutOfRangeError(absl::StrCat("shape ", shape.DebugString(), " with strides ",
+                                              strides.DebugString(), " reaches past 2^63 bits"));
+  }
+  return Reach{-((-low + 7) / 8), (high + 7) / 8};
 }
 
 Shape RowMajorStrides(const Shape& shape) {

@@ -53,4 +53,12 @@ class Layout {
 absl::StatusOr<uint64_t> PackedBytes(DType dtype, const Shape& shape);
 Shape RowMajorStrides(const Shape& shape);
 
+// The bytes that the elements take, relative to element [0, 0, ...]: [begin, end) with begin <= 0.
+// Errors as PackedBytes, and OUT_OF_RANGE when they reach past 2^63 bits.
+struct Reach {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+absl::StatusOr<Reach> ReachOf(DType dtype, const Shape& shape, const Shape& strides);
+
 }  // namespace verbena::internal
