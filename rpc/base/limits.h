@@ -38,6 +38,13 @@ inline constexpr int64_t kLaneRebuildWindowNs = 10'000'000'000;
 // Paths that one link may name. More end the link: no honest client has so many methods.
 inline constexpr uint32_t kMethodsPerLinkMax = 4096;
 
+// ---- tcp
+// Send buffers of a segment each that one link may hold, and all links of a reactor together. A peer that does not read
+// blocks its own; fewer, and a burst waits for the socket; more, and the backlog of a slow peer grows.
+inline constexpr uint32_t kTcpFramesPerLinkMax = 32;
+inline constexpr uint32_t kTcpFramesMax = 1024;
+static_assert(kTcpFramesPerLinkMax <= kTcpFramesMax / 8);
+
 // ---- memory
 // Copies queued in one engine; more wait in the session.
 inline constexpr uint32_t kCopiesInFlightMax = 64;

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/fabric/shm/shm_fabric.h"
+#include "rpc/fabric/tcp/tcp_fabric.h"
 
 namespace verbena::fabric {
 
@@ -13,6 +14,7 @@ std::vector<std::unique_ptr<Fabric>> MakeFabrics(const FabricOptions& options) {
     shm.post_setup = options.post_setup;
     fabrics.push_back(std::make_unique<shm::ShmFabric>(shm));
   }
+  fabrics.push_back(std::make_unique<tcp::TcpFabric>());
   return fabrics;
 }
 

@@ -1,6 +1,8 @@
 #include "rpc/fabric/shm/shm_fabric.h"
 #include "rpc/fabric/sim/network.h"
+#include "rpc/fabric/tcp/tcp_fabric.h"
 #include "tests/contract/fabric_contract.h"
+#include "tests/contract/lane_listener.h"
 #include "tests/contract/plain_device.h"
 #include "tests/contract/setup_thread.h"
 
@@ -40,6 +42,21 @@ Subject Shm() {
   return subject;
 }
 
+Subject Tcp() {
+  Subject subject;
+  subject.name = "tcp";
+  subject.make = [](std::unique_ptr<fabric::Fabric>& client,
+                    std::unique_ptr<fabric::Fabric>& server, std::shared_ptr<void>& keep) {
+    auto listener = std::make_shared<LaneListener>();
+    fabric::tcp::TcpOptions options;
+    options.lane_port = listener->port();
+    client = std::make_unique<fabric::tcp::TcpFabric>(options);
+    server = std::make_unique<fabric::tcp::TcpFabric>(options);
+    keep = listener;
+  };
+  return subject;
+}
+
 std::vector<Subject> MakeSubjects() {
   std::vector<Subject> subjects;
   fabric::sim::NetworkOptions options;
@@ -48,6 +65,7 @@ std::vector<Subject> MakeSubjects() {
   options.seed = 2;
   subjects.push_back(Sim("sim without lanes", options));
   subjects.push_back(Shm());
+  subjects.push_back(Tcp());
   return subjects;
 }
 

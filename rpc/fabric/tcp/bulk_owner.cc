@@ -1,0 +1,159 @@
+#include "rpc/fabric/tcp/bulk_owner.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "rpc/base/check.h"
+#include "rpc/fabric/tcp/sockets.h"
+
+namespace verbena::fabric::tcp {
+namespace {
+
+// What stands in for memory that may no longer be read.
+constexpr size_t kZerosBytes = 64 * 1024;
+std::byte zeros[kZerosBytes];
+
+}  // namespace
+
+BulkOwner::~BulkOwner() { EndSocket(fd_); }
+
+absl::Status BulkOwner::Receive(bool& moved) {
+  const ssize_t n = recv(fd_, in_.data() + in_bytes_, in_.size() - in_bytes_, MSG_DONTWAIT);
+  if (n < 0) {
+    if (errno == EAGAIN || errno == EINTR) return absl::OkStatus();
+    return SystemError(absl::StatusCode::kUnavailable, "the peer's end of a bulk lane is gone");
+  }
+  if (n == 0) return absl::UnavailableError("tcp: the peer closed a bulk lane");
+  moved = true;
+  in_bytes_ += static_cast<size_t>(n);
+  size_t at = 0;
+  for (; in_bytes_ - at >= kRequestBytes; at += kRequestBytes) {
+    if (count_ + sending_ >= kRequestsMax) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "tcp: more than ", kRequestsMax, " READs wait for their answers on one lane"));
+    }
+    Request& request = requests_[(first_ + count_) % kRequestsMax];
+    if (absl::Status parsed = ParseRequest(in_.data() + at, sequence_, request); !parsed.ok()) {
+      return parsed;
+    }
+    ++count_;
+    ++sequence_;
+  }
+  in_bytes_ -= at;
+  memmove(in_.data(), in_.data() + at, in_bytes_);
+  return absl::OkStatus();
+}
+
+absl::Status BulkOwner::Serve(size_t& budget, bool& moved) {
+  blocked_ = false;
+  while (budget > 0 && !blocked_) {
+    if (!sending_ && (count_ == 0 || !Begin())) break;
+    if (staging_) break;
+    size_t sent = 0;
+    if (absl::Status status = SendSome(budget, sent); !status.ok()) return status;
+    moved |= sent > 0;
+    budget -= std::min(budget, sent);
+    at_ += sent;
+    if (at_ == total()) sending_ = false;
+  }
+  return absl::OkStatus();
+}
+
+bool BulkOwner::Begin() {
+  const Request& request = requests_[first_ % kRequestsMax];
+  Error error = Error::kOk;
+  const LeaseTable::Row* row = leases_.Find(request, link_, lane_, error);
+  answering_ = request.sequence;
+  bytes_ = request.bytes;
+  if (row != nullptr && !row->region->device().host_accessible()) {
+    if (!BeginStaged(request, *row)) return false;  // the device's queue is full
+  } else {
+    if (row != nullptr) {
+      lease_ = row->slot;
+      data_ = row->data + request.offset;
+    }
+    BeginAnswer(error);
+  }
+  ++first_;
+  --count_;
+  return true;
+}
+
+bool BulkOwner::BeginStaged(const Request& request, const LeaseTable::Row& row) {
+  if (bounce_ == nullptr) bounce_ = std::shared_ptr<std::byte[]>(new std::byte[kChunkBytesMax]);
+  const memory::CopyPiece piece{bounce_.get(), row.data + request.offset, request.bytes};
+  DeviceCopies::Job job;
+  job.link = link_;
+  job.link_serial = link_serial_;
+  job.lane = lane_;
+  job.lease = row.slot;
+  job.bounce = bounce_;
+  if (!copies_.Start(row.region->device(), {&piece, 1}, job)) return false;
+  leases_.BeginCopy(row.slot);
+  lease_ = row.slot;
+  sending_ = staging_ = true;
+  return true;
+}
+
+void BulkOwner::OnStaged(bool ok) {
+  VERBENA_DCHECK(staging_);
+  staging_ = false;
+  data_ = bounce_.get();
+  BeginAnswer(!ok ? Error::kFault : leases_.Live(lease_) ? Error::kOk : Error::kLeaseLost);
+}
+
+void BulkOwner::BeginAnswer(Error status) {
+  sending_ = true;
+  trailed_ = status == Error::kOk;
+  broken_ = Error::kOk;
+  at_ = 0;
+  WriteAnswer(answering_, status, trailed_ ? bytes_ : 0, answer_.data());
+}
+
+absl::Status BulkOwner::SendSome(size_t budget, size_t& sent) {
+  iovec pieces[3];
+  size_t count = 0;
+  size_t asked = 0;
+  const auto add = [&](const std::byte* from, size_t bytes) {
+    pieces[count++] = {const_cast<std::byte*>(from), bytes};
+    asked += bytes;
+  };
+  if (at_ < kAnswerBytes) add(answer_.data() + at_, kAnswerBytes - at_);
+  if (trailed_) {
+    const size_t from = std::max(at_, kAnswerBytes) - kAnswerBytes;
+    const size_t left = from < bytes_ ? bytes_ - from : 0;
+    size_t now = std::min(left, budget);
+    if (now > 0) {
+      if (broken_ == Error::kOk && !leases_.Live(lease_)) broken_ = Error::kLeaseLost;
+      if (broken_ != Error::kOk) now = std::min(now, kZerosBytes);
+      add(broken_ == Error::kOk ? data_ + from : zeros, now);
+    }
+    if (now == left) {
+      const size_t trailed = from - std::min<size_t>(from, bytes_);
+      if (trailed == 0) WriteTrailer(answering_, broken_, trailer_.data());
+      add(trailer_.data() + trailed, kTrailerBytes - trailed);
+    }
+  }
+  msghdr message{};
+  message.msg_iov = pieces;
+  message.msg_iovlen = count;
+  const ssize_t n = sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (n >= 0) {
+    sent = static_cast<size_t>(n);
+    blocked_ = sent < asked;
+  } else if (errno == EAGAIN) {
+    blocked_ = true;
+  } else if (errno == EFAULT && broken_ == Error::kOk) {
+    broken_ = Error::kFault;  // the leased memory is gone; the trailer says so
+  } else if (errno != EINTR) {
+    return SystemError(absl::StatusCode::kUnavailable, "a bulk lane");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace verbena::fabric::tcp

@@ -1,0 +1,131 @@
+#include "rpc/fabric/tcp/sockets.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "rpc/base/check.h"
+
+namespace verbena::fabric::tcp {
+namespace {
+
+// A peer that is gone without a word (power, network) is noticed after about 11 s when nothing is
+// under way, and after 30 s when something is. Lower, and a slow network or a debugger ends links.
+constexpr int kKeepIdleSeconds = 5;
+constexpr int kKeepIntervalSeconds = 2;
+constexpr int kKeepProbes = 3;
+constexpr int kUnackedMs = 30'000;
+
+constexpr int kBacklogTries = 100;
+constexpr useconds_t kBacklogWaitUs = 10'000;
+
+void SetInt(int fd, int level, int name, int value) {
+  // Each is an improvement, none is needed; a unix socket has none of TCP's.
+  (void)setsockopt(fd, level, name, &value, sizeof value);
+}
+
+}  // namespace
+
+void PrepareSocket(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  (void)fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+  (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+  SetInt(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  SetInt(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetInt(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
+  SetInt(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
+  SetInt(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepProbes);
+  SetInt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnackedMs);
+}
+
+absl::StatusOr<Address> PeerOf(int fd) {
+  Address address;
+  address.bytes = sizeof address.storage;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.bytes) != 0) {
+    return SystemError(absl::StatusCode::kUnavailable, "the link's socket has no peer");
+  }
+  return address;
+}
+
+absl::StatusOr<Address> LocalOf(int fd) {
+  Address address;
+  address.bytes = sizeof address.storage;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.bytes) != 0) {
+    return SystemError(absl::StatusCode::kUnavailable, "the link's socket has no address");
+  }
+  return address;
+}
+
+uint16_t PortOf(const Address& address) {
+  if (address.storage.ss_family == AF_INET) {
+    return ntohs(reinterpret_cast<const sockaddr_in&>(address.storage).sin_port);
+  }
+  if (address.storage.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_port);
+  }
+  return 0;
+}
+
+Address WithPort(Address address, uint16_t port) {
+  if (address.storage.ss_family == AF_INET) {
+    reinterpret_cast<sockaddr_in&>(address.storage).sin_port = htons(port);
+  } else if (address.storage.ss_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6&>(address.storage).sin6_port = htons(port);
+  }
+  return address;
+}
+
+absl::StatusOr<int> StartConnect(const Address& address) {
+  int fd = socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return SystemError(absl::StatusCode::kResourceExhausted, "socket");
+  PrepareSocket(fd);
+  for (int tries = 0;; ++tries) {
+    const auto* to = reinterpret_cast<const sockaddr*>(&address.storage);
+    if (connect(fd, to, address.bytes) == 0 || errno == EINPROGRESS) return fd;
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN || tries == kBacklogTries) break;
+    usleep(kBacklogWaitUs);
+  }
+  const absl::Status status =
+      SystemError(absl::StatusCode::kUnavailable, "connect for a bulk lane");
+  close(fd);
+  return status;
+}
+
+absl::StatusOr<int> ListenBeside(const Address& address) {
+  const Address any = WithPort(address, 0);
+  const int fd = socket(any.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return SystemError(absl::StatusCode::kResourceExhausted, "socket");
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&any.storage), any.bytes) != 0 ||
+      listen(fd, SOMAXCONN) != 0) {
+    const absl::Status status =
+        SystemError(absl::StatusCode::kUnavailable, "listen for bulk lanes");
+    close(fd);
+    return status;
+  }
+  return fd;
+}
+
+absl::Status SystemError(absl::StatusCode code, const char* what) {
+  return absl::Status(code, absl::StrCat("tcp: ", what, ": ", strerror(errno)));
+}
+
+void FillRandom(void* to, size_t bytes) {
+  // Up to 256 bytes come whole.
+  VERBENA_CHECK(bytes <= 256 && getrandom(to, bytes, 0) == static_cast<ssize_t>(bytes));
+}
+
+void EndSocket(int& fd) {
+  if (fd < 0) return;
+  (void)shutdown(fd, SHUT_RDWR);
+  close(fd);
+  fd = -1;
+}
+
+}  // namespace verbena::fabric::tcp
