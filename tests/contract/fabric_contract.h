@@ -60,8 +60,8 @@ struct Subject {
   std::function<void(std::unique_ptr<fabric::Fabric>& client,
                      std::unique_ptr<fabric::Fabric>& server, std::shared_ptr<void>& keep)>
       make;
-  bool one_host = false;  // links need a side socket
-  bool survives_fork = false;
+  bool one_host = false;       // links need a side socket
+  bool two_processes = false;  // its ends may be in different processes
 };
 // Defined by the binary: which fabrics it has.
 const std::vector<Subject>& Subjects();

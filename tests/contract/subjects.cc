@@ -26,6 +26,7 @@ Subject Shm() {
   Subject subject;
   subject.name = "shm";
   subject.one_host = true;
+  subject.two_processes = true;
   if (const absl::Status usable = fabric::shm::ShmUsable(); !usable.ok()) {
     subject.skip = usable.ToString();
   }

@@ -60,11 +60,7 @@ void ShmFabric::Send(LinkId id, absl::Span<const OutFrame> frames) {
   const bool up = link != nullptr && !link->closing;
   for (const OutFrame& frame : frames) {
     VERBENA_DCHECK(frame.bytes >= 8 && frame.bytes <= frame.capacity, "frame of ", frame.bytes);
-    if (up) {
-      const auto length = static_cast<uint16_t>(frame.bytes);
-      memcpy(frame.data, &length, sizeof length);
-      link->out.Write(frame.data, frame.bytes);
-    }
+    if (up) link->out.Write(frame.data, frame.bytes);
     Discard(id, frame);
   }
   if (!up) return;
