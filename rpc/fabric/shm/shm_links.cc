@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rpc/base/log.h"
 #include "rpc/fabric/shm/shm_fabric.h"
 
 namespace verbena::fabric::shm {
@@ -17,6 +18,9 @@ void ShmFabric::TakeResults() {
     }
     link->importing = false;
     link->imports.insert(link->imports.end(), result.imports.begin(), result.imports.end());
+    if (!result.status.ok()) {
+      VERBENA_LOG(kWarning, "READs of what a peer exported are off: ", result.status.ToString());
+    }
     transfers_.OnImports(*link);
   }
 }
