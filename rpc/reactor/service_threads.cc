@@ -63,11 +63,16 @@ JobThread& DisposalThread() {
   static auto* thread = new JobThread("verbena-dispose");
   return *thread;
 }
+JobThread& ResolverThread() {
+  static auto* thread = new JobThread("verbena-resolve");
+  return *thread;
+}
 
 }  // namespace
 
 void PostSetup(Job job) { SetupThread().Post(std::move(job)); }
 void PostDisposal(Job job) { DisposalThread().Post(std::move(job)); }
+void PostResolve(Job job) { ResolverThread().Post(std::move(job)); }
 bool OnSetupThread() { return SetupThread().OnThread(); }
 
 }  // namespace verbena::reactor

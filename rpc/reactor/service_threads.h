@@ -4,6 +4,7 @@
 //  - setup: everything slow (create, modify, destroy queue pairs; register; map; export and import;
 //  pool growth), one at
 //    a time in order.
+//  - resolver: host names to addresses, which may take seconds.
 //  - disposal: destructors of user memory.
 //  - watch: an epoll loop for listening sockets, handshakes, death of peers. Its work never blocks.
 #include <cstdint>
@@ -18,6 +19,7 @@ using Job = absl::AnyInvocable<void() &&>;
 // Any thread; allocates; never blocks.
 void PostSetup(Job job);
 void PostDisposal(Job job);
+void PostResolve(Job job);
 bool OnSetupThread();
 
 // The watch thread. Descriptors are the caller's; RemoveFd before closing one.
