@@ -44,6 +44,7 @@ inline constexpr uint32_t kMethodsPerLinkMax = 4096;
 inline constexpr uint32_t kTcpFramesPerLinkMax = 32;
 inline constexpr uint32_t kTcpFramesMax = 1024;
 static_assert(kTcpFramesPerLinkMax <= kTcpFramesMax / 8);
+
 // ---- set-up
 // Handshakes of one listener at a time; more wait in the kernel's backlog. Too low: silent peers, which hold theirs until
 // the handshake deadline, keep others out.
