@@ -1,0 +1,149 @@
+#pragma once
+// Channel: a client's way to one server. Shared, thread-safe; stubs hold it. It connects at its
+// first call, over the best transport that both sides can prove, and reconnects with back-off after
+// the peer was lost.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "verbena/call.h"
+#include "verbena/service.h"
+
+namespace verbena {
+
+class ChannelOptions {
+ public:
+  ChannelOptions() = default;
+
+  // Only this transport ("shm", "tcp", ...): a channel that cannot have it fails its calls with
+  // FAILED_PRECONDITION and says why, instead of falling back.
+  ChannelOptions& set_require_transport(absl::string_view name) & {
+    transports_ = {std::string(name)};
+    return *this;
+  }
+  ChannelOptions set_require_transport(absl::string_view name) && {
+    return std::move(set_require_transport(name));
+  }
+  // For calls without a deadline of their own. Default: none, as in gRPC; set one.
+  ChannelOptions& set_default_timeout(absl::Duration timeout) & {
+    default_timeout_ = timeout;
+    return *this;
+  }
+  ChannelOptions set_default_timeout(absl::Duration timeout) && {
+    return std::move(set_default_timeout(timeout));
+  }
+  ChannelOptions& set_connect_timeout(absl::Duration timeout) & {
+    connect_timeout_ = timeout;
+    return *this;
+  }
+  ChannelOptions set_connect_timeout(absl::Duration timeout) && {
+    return std::move(set_connect_timeout(timeout));
+  }
+  // Between attempts: the first wait, times 1.6 each, up to the second, with a jitter of 20 %.
+  ChannelOptions& set_backoff(absl::Duration first, absl::Duration longest) & {
+    backoff_first_ = first;
+    backoff_longest_ = longest;
+    return *this;
+  }
+  ChannelOptions set_backoff(absl::Duration first, absl::Duration longest) && {
+    return std::move(set_backoff(first, longest));
+  }
+  // Largest reply that is accepted, tensors not counted; larger ends the call with
+  // RESOURCE_EXHAUSTED.
+  ChannelOptions& set_reply_bytes_max(uint64_t bytes) & {
+    reply_bytes_max_ = bytes;
+    return *this;
+  }
+  ChannelOptions set_reply_bytes_max(uint64_t bytes) && {
+    return std::move(set_reply_bytes_max(bytes));
+  }
+
+  const std::vector<std::string>& transports() const { return transports_; }
+  absl::Duration default_timeout() const { return default_timeout_; }
+  absl::Duration connect_timeout() const { return connect_timeout_; }
+  absl::Duration backoff_first() const { return backoff_first_; }
+  absl::Duration backoff_longest() const { return backoff_longest_; }
+  uint64_t reply_bytes_max() const { return reply_bytes_max_; }
+
+ private:
+  std::vector<std::string> transports_;
+  absl::Duration default_timeout_ = absl::InfiniteDuration();
+  absl::Duration connect_timeout_ = absl::Seconds(20);
+  absl::Duration backoff_first_ = absl::Milliseconds(100);
+  absl::Duration backoff_longest_ = absl::Seconds(10);
+  uint64_t reply_bytes_max_ = 0;
+};
+
+struct ChannelStatus {
+  enum class State { kIdle, kConnecting, kReady, kBackoff };
+  State state = State::kIdle;
+  std::string transport;  // when ready
+  std::string why;        // why this transport and not a better one; or why there is no connection
+  std::string peer;
+  bool bounds_enforced = false;
+  std::string revocation;  // how leases are taken back by force
+  std::string read_ways;   // how READs reach the peer's memory, and what is off with its reason
+};
+
+namespace internal {
+class ChannelCore;  // rpc/client/channel_core.h
+}
+
+class Channel {
+ public:
+  // "host:port", "dns:///host:port" or "unix:/path". Never null, never blocks: a bad target fails
+  // its calls with INVALID_ARGUMENT.
+  static std::shared_ptr<Channel> Create(absl::string_view target,
+                                         const ChannelOptions& options = {});
+  ~Channel();
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  const std::string& target() const;
+  // Any thread; blocks for a tick of the channel's reactor. Not on a reactor thread (there it
+  // returns the last known).
+  ChannelStatus status() const;
+  // Connects if need be and waits: OK when ready, else why not, DEADLINE_EXCEEDED after `timeout`.
+  // Blocks.
+  absl::Status WaitUntilReady(absl::Duration timeout);
+
+  internal::ChannelCore& core() const { return *core_; }
+
+ private:
+  explicit Channel(internal::ChannelCore* core) : core_(core) {}
+  internal::ChannelCore* core_;  // lives until its calls have ended
+};
+
+namespace internal {
+
+Operation* StartUnary(Channel& channel, const MethodInfo& method, const void* request,
+                      const CallOptions& options);
+
+// Inside each generated stub: a value, one shared pointer. Any thread.
+class StubCore {
+ public:
+  explicit StubCore(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
+
+  template <class Request, class Reply>
+  Call<Reply> Unary(const MethodInfo& method, const Request& request,
+                    const CallOptions& options) const {
+    return Call<Reply>(StartUnary(*channel_, method, &request, options));
+  }
+  template <class Stream, class Request>
+  Stream StartReading(const MethodInfo&, const Request&, const CallOptions&) const {
+    return Stream(StreamRef::Unimplemented());
+  }
+  template <class Stream>
+  Stream StartStream(const MethodInfo&, const CallOptions&) const {
+    return Stream(StreamRef::Unimplemented());
+  }
+
+ private:
+  std::shared_ptr<Channel> channel_;
+};
+
+}  // namespace internal
+}  // namespace verbena

@@ -1,0 +1,7 @@
+#pragma once
+// Everything a user needs beside the generated headers.
+#include "verbena/generated.h"
+#include "verbena/runtime.h"
+#include "verbena/server.h"
+#include "verbena/status.h"
+#include "verbena/when_all.h"
