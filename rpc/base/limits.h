@@ -1,12 +1,14 @@
 #pragma once
-// Every named maximum of the library, one section per room. Each says what happens when it is too low.
+// Every named maximum of the library, one section per room. Each says what happens when it is too
+// low.
 #include <cstddef>
 #include <cstdint>
 
 namespace verbena::limits {
 
 // ---- links
-// A frame on shm and verbs. Larger messages go by READ; too low costs round trips for middling messages.
+// A frame on shm and verbs. Larger messages go by READ; too low costs round trips for middling
+// messages.
 inline constexpr uint32_t kSegmentBytes = 8 * 1024;
 // A frame on tcp, where a READ costs a round trip of system calls.
 inline constexpr uint32_t kTcpSegmentBytes = 64 * 1024;
@@ -26,9 +28,11 @@ inline constexpr uint32_t kPayloadsMax = 4096;
 inline constexpr uint32_t kLanesMax = 4;
 // Local pieces of one fetch. More is refused: gather a larger range instead.
 inline constexpr uint32_t kFetchPiecesMax = 4096;
-// Metadata, status and payload table of one message, when they travel by READ because they pass a segment.
+// Metadata, status and payload table of one message, when they travel by READ because they pass a
+// segment.
 inline constexpr uint64_t kMessageHeadBytesMax = 1 << 20;
-// READs that one reactor has posted, over all its links. Too low starves links when many fetch at once.
+// READs that one reactor has posted, over all its links. Too low starves links when many fetch at
+// once.
 inline constexpr uint32_t kReadsInFlightMax = 1024;
 // Leases of one reactor's memory at one time. More wait for others to end.
 inline constexpr uint32_t kLeasesMax = 1 << 20;
@@ -44,6 +48,12 @@ inline constexpr uint32_t kMethodsPerLinkMax = 4096;
 inline constexpr uint32_t kTcpFramesPerLinkMax = 32;
 inline constexpr uint32_t kTcpFramesMax = 1024;
 static_assert(kTcpFramesPerLinkMax <= kTcpFramesMax / 8);
+// ---- tensors
+// Rows of a slice below this are not READ one by one: what encloses them is, and the CPU picks them
+// out.
+inline constexpr uint64_t kGatherBelowBytes = 4 * 1024;
+// READs that one Fetch of a slice may take. More is refused with INVALID_ARGUMENT.
+inline constexpr size_t kFetchReadsMax = 4096;
 
 // ---- set-up
 // Handshakes of one listener at a time; more wait in the kernel's backlog. Too low: silent peers, which hold theirs until

@@ -1,0 +1,323 @@
+#include "rpc/client/channel_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/node_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
+#include "rpc/base/check.h"
+#include "rpc/client/unary_operation.h"
+#include "rpc/reactor/reactors.h"
+#include "rpc/session/engines.h"
+
+namespace verbena::internal {
+namespace {
+
+constexpr double kBackoffFactor = 1.6;
+constexpr double kBackoffJitter = 0.2;
+// How long tensors of replies stay readable after the channel was dropped.
+constexpr absl::Duration kOrphanedPayloads = absl::Seconds(30);
+
+// Reports may outlive the channel, so the names of targets are kept for good: there are few.
+absl::string_view Intern(absl::string_view target) {
+  static absl::Mutex* const mutex = new absl::Mutex;
+  static auto* const targets = new absl::node_hash_set<std::string>;
+  absl::MutexLock lock(mutex);
+  return *targets->emplace(target).first;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ParseTarget(absl::string_view target) {
+  absl::string_view rest = target;
+  if (absl::ConsumePrefix(&rest, "unix:")) {
+    absl::ConsumePrefix(&rest, "//");
+    if (!absl::StartsWith(rest, "/")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("target \"", target, "\": unix: needs an absolute path"));
+    }
+    return absl::StrCat("unix:", rest);
+  }
+  if (absl::ConsumePrefix(&rest, "dns:")) absl::ConsumePrefix(&rest, "///");
+  const size_t colon = rest.rfind(':');
+  int port = 0;
+  if (colon == absl::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(rest.substr(colon + 1), &port) || port < 1 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("target \"", target,
+                     "\" is not host:port (port 1 to 65535), dns:///host:port or unix:/path"));
+  }
+  return std::string(rest);
+}
+
+ChannelCore* ChannelCore::New(absl::string_view target, const ChannelOptions& options) {
+  return new ChannelCore(target, options);
+}
+
+ChannelCore::ChannelCore(absl::string_view target, const ChannelOptions& options)
+    : target_(target),
+      interned_target_(Intern(target)),
+      options_(options),
+      address_(ParseTarget(target)),
+      reactor_(&reactor::NextReactor()),
+      engine_(&session::EngineOf(*reactor_)),
+      backoff_(options.backoff_first()),
+      backoff_timer_(this,
+                     [](reactor::Timer* timer) {
+                       ChannelCore* core = static_cast<CoreTimer*>(timer)->core;
+                       core->state_ = State::kIdle;
+                       // Reconnect only for those who wait; others start it with their next call.
+                       if (core->waiting_first_ != nullptr || !core->ready_waiters_.empty()) {
+                         core->EnsureConnecting();
+                       }
+                     }),
+      wait_timer_(
+          this, [](reactor::Timer* timer) { static_cast<CoreTimer*>(timer)->core->EndOverdue(); }),
+      orphan_work_(this) {}
+
+void ChannelCore::Start(UnaryOperation& operation) {
+  if (reactor_->InSeat()) {
+    StartInSeat(operation);
+  } else {
+    reactor_->PostSeat(operation.start_work());
+  }
+}
+
+// By the queue that starts went: it comes after all of them.
+void ChannelCore::Orphan() { reactor_->PostSeat(orphan_work_); }
+
+void ChannelCore::StartInSeat(UnaryOperation& operation) {
+  ++calls_;
+  if (!operation.early_cancel().ok()) {
+    operation.Fail(operation.early_cancel());
+    return;
+  }
+  if (link_ != nullptr) {
+    operation.GiveTo(*link_, transport_);
+    return;
+  }
+  if (!address_.ok()) {
+    operation.Fail(address_.status());
+    return;
+  }
+  if (state_ == State::kBackoff && !operation.wait_for_ready()) {
+    operation.Fail(last_error_);
+    return;
+  }
+  operation.waiting = true;
+  operation.next_waiting = nullptr;
+  (waiting_last_ != nullptr ? waiting_last_->next_waiting : waiting_first_) = &operation;
+  waiting_last_ = &operation;
+  if (operation.deadline_ns != 0) ArmWaitTimer();
+  EnsureConnecting();
+}
+
+void ChannelCore::EnsureConnecting() {
+  if (state_ == State::kIdle && !closing_) Connect();
+}
+
+void ChannelCore::Connect() {
+  state_ = State::kConnecting;
+  session::ConnectOptions connect;
+  connect.address = *address_;
+  connect.transports = options_.transports();
+  connect.timeout = options_.connect_timeout();
+  session::Connect(*engine_, connect, *this,
+                   [this](absl::StatusOr<session::Link*> link) { OnConnected(std::move(link)); });
+}
+
+// A proved link was announced by OnLinkUp before.
+void ChannelCore::OnConnected(absl::StatusOr<session::Link*> link) {
+  if (!link.ok()) EnterBackoff(link.status());
+  MaybeEnd();
+}
+
+void ChannelCore::OnLinkUp(session::Link& link) {
+  link_ = &link;
+  link.user = this;
+  state_ = State::kReady;
+  last_error_ = absl::OkStatus();
+  backoff_ = options_.backoff_first();
+  fabric::Fabric* fabric = engine_->FindFabric(link.info().transport);
+  transport_ = fabric != nullptr ? fabric->traits().name : absl::string_view();
+  stage_foreign_.store(transport_ != "tcp", std::memory_order_relaxed);
+  TellReadyWaiters(absl::OkStatus());
+  StartWaiting();
+}
+
+void ChannelCore::OnLinkDown(session::Link* link, const absl::Status& cause) {
+  if (link != link_) {
+    --old_links_;
+    MaybeEnd();
+    return;
+  }
+  link_ = nullptr;
+  EnterBackoff(cause);
+  MaybeEnd();
+}
+
+void ChannelCore::OnGoAway(session::Link& link) {
+  if (&link != link_) return;
+  link_ = nullptr;
+  ++old_links_;
+  state_ = State::kIdle;  // the next call connects anew, perhaps to the server's successor
+}
+
+void ChannelCore::EnterBackoff(const absl::Status& why) {
+  last_error_ = why;
+  state_ = State::kBackoff;
+  const double jitter = absl::Uniform(random_, 1 - kBackoffJitter, 1 + kBackoffJitter);
+  reactor_->Arm(backoff_timer_, reactor_->now_ns() + absl::ToInt64Nanoseconds(backoff_ * jitter));
+  backoff_ = std::min(backoff_ * kBackoffFactor, options_.backoff_longest());
+  TellReadyWaiters(why);
+  FailWaiting(why, /*also_patient=*/why.code() == absl::StatusCode::kFailedPrecondition);
+}
+
+void ChannelCore::StartWaiting() {
+  UnaryOperation* operation = std::exchange(waiting_first_, nullptr);
+  waiting_last_ = nullptr;
+  reactor_->Cancel(wait_timer_);
+  while (operation != nullptr) {
+    UnaryOperation* next = operation->next_waiting;
+    operation->waiting = false;
+    operation->GiveTo(*link_, transport_);
+    operation = next;
+  }
+}
+
+void ChannelCore::FailWaiting(const absl::Status& why, bool also_patient) {
+  UnaryOperation* operation = std::exchange(waiting_first_, nullptr);
+  waiting_last_ = nullptr;
+  while (operation != nullptr) {
+    UnaryOperation* next = std::exchange(operation->next_waiting, nullptr);
+    if (operation->wait_for_ready() && !also_patient) {
+      (waiting_last_ != nullptr ? waiting_last_->next_waiting : waiting_first_) = operation;
+      waiting_last_ = operation;
+    } else {
+      operation->waiting = false;
+      operation->Fail(why);
+    }
+    operation = next;
+  }
+}
+
+void ChannelCore::Forget(UnaryOperation& operation) {
+  UnaryOperation** link = &waiting_first_;
+  waiting_last_ = nullptr;
+  while (*link != nullptr) {
+    if (*link == &operation) {
+      *link = operation.next_waiting;
+    } else {
+      waiting_last_ = *link;
+      link = &(*link)->next_waiting;
+    }
+  }
+  operation.waiting = false;
+}
+
+void ChannelCore::ArmWaitTimer() {
+  int64_t due = INT64_MAX;
+  for (UnaryOperation* o = waiting_first_; o != nullptr; o = o->next_waiting) {
+    if (o->deadline_ns != 0) due = std::min(due, o->deadline_ns);
+  }
+  if (due != INT64_MAX) reactor_->Arm(wait_timer_, due);
+}
+
+void ChannelCore::EndOverdue() {
+  const int64_t now = reactor_->now_ns();
+  UnaryOperation* operation = waiting_first_;
+  while (operation != nullptr) {
+    UnaryOperation* next = operation->next_waiting;
+    if (operation->deadline_ns != 0 && operation->deadline_ns <= now) {
+      Forget(*operation);
+      operation->Fail(absl::DeadlineExceededError(
+          absl::StrCat("the deadline passed while connecting to ", target_,
+                       last_error_.ok() ? "" : "; last error: ", last_error_.message())));
+    }
+    operation = next;
+  }
+  ArmWaitTimer();
+}
+
+void ChannelCore::OnCallEnded() {
+  --calls_;
+  MaybeEnd();
+}
+
+void ChannelCore::AddReadyWaiter(ReadyWaiter* waiter) {
+  if (link_ != nullptr || !address_.ok()) {
+    waiter->status = address_.status();
+    waiter->done.store(1, std::memory_order_release);
+    return;
+  }
+  ready_waiters_.push_back(waiter);
+  EnsureConnecting();
+}
+
+void ChannelCore::RemoveReadyWaiter(ReadyWaiter* waiter) {
+  ready_waiters_.erase(std::remove(ready_waiters_.begin(), ready_waiters_.end(), waiter),
+                       ready_waiters_.end());
+}
+
+void ChannelCore::TellReadyWaiters(const absl::Status& status) {
+  for (ReadyWaiter* waiter : std::exchange(ready_waiters_, {})) {
+    waiter->status = status;
+    waiter->done.store(1, std::memory_order_release);
+    reactor_->Wake(waiter->done);
+  }
+}
+
+ChannelStatus ChannelCore::StatusInSeat() const {
+  ChannelStatus status;
+  status.state = state_;
+  status.why = std::string(last_error_.message());
+  if (link_ == nullptr) return status;
+  const session::LinkInfo& info = link_->info();
+  status.transport = info.transport;
+  status.why = info.why;
+  status.peer = info.peer;
+  status.bounds_enforced = info.bounds_enforced;
+  status.read_ways = info.read_ways;
+  switch (info.revocation) {
+    case fabric::Revocation::kWindow:
+      status.revocation = "window";
+      break;
+    case fabric::Revocation::kLeaseMr:
+      status.revocation = "lease-mr";
+      break;
+    case fabric::Revocation::kLane:
+      status.revocation = "lane";
+      break;
+    case fabric::Revocation::kWord:
+      status.revocation = "word";
+      break;
+    case fabric::Revocation::kTable:
+      status.revocation = "table";
+      break;
+  }
+  return status;
+}
+
+void ChannelCore::MaybeEnd() {
+  if (!orphaned_ || end_queued_) return;
+  end_queued_ = true;
+  reactor_->RunSoon(orphan_work_);
+}
+
+void ChannelCore::EndIfOver() {
+  if (calls_ != 0 || state_ == State::kConnecting) return;
+  if (link_ != nullptr && !closing_) {
+    closing_ = true;
+    link_->Drain(reactor_->now_ns() + absl::ToInt64Nanoseconds(kOrphanedPayloads));
+  }
+  if (link_ != nullptr || old_links_ != 0 || end_queued_) return;  // OnLinkDown comes back here
+  reactor_->Cancel(backoff_timer_);
+  reactor_->Cancel(wait_timer_);
+  delete this;
+}
+
+}  // namespace verbena::internal

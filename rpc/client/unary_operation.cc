@@ -1,0 +1,205 @@
+#include "rpc/client/unary_operation.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "rpc/base/limits.h"
+#include "rpc/client/channel_core.h"
+#include "rpc/tensor/fetch_operation.h"
+
+namespace verbena::internal {
+
+// Objects are kept constructed: their vectors are reused with them.
+struct OperationPool {
+  // Per thread; more are freed. Too low: allocations when many calls are in flight.
+  static constexpr size_t kKept = 256;
+
+  ~OperationPool() {
+    closed = true;
+    for (UnaryOperation* operation : list) delete operation;
+  }
+  UnaryOperation* Take() {
+    if (list.empty()) return new UnaryOperation;
+    UnaryOperation* operation = list.back();
+    list.pop_back();
+    return operation;
+  }
+  void Give(UnaryOperation* operation) {
+    if (closed || list.size() >= kKept) {
+      delete operation;
+    } else {
+      list.push_back(operation);
+    }
+  }
+
+  std::vector<UnaryOperation*> list;
+  static thread_local bool closed;  // outlives the pool
+  static OperationPool& Get() {
+    static thread_local OperationPool pool;
+    return pool;
+  }
+};
+thread_local bool OperationPool::closed = false;
+
+UnaryOperation* UnaryOperation::New(ChannelCore& channel) {
+  UnaryOperation* operation = OperationPool::Get().Take();
+  operation->Restart(channel.reactor());
+  operation->channel_ = &channel;
+  operation->report_.peer = channel.interned_target();
+  return operation;
+}
+
+void UnaryOperation::Recycle() {
+  writer_.Reset();
+  reader_.body = {};
+  if (reader_.payloads != nullptr) {
+    reader_.payloads->Release();
+    reader_.payloads.reset();
+  }
+  if (!reader_.placed.empty()) reader_.placed.clear();
+  if (reply_block_) reply_block_.Reset();
+  if (rare_ != nullptr) rare_.reset();
+  report_.transport = {};
+  if (!report_.trailing_metadata.empty()) report_.trailing_metadata.clear();
+  if (!early_cancel_.ok()) early_cancel_ = absl::OkStatus();
+  link_given_ = nullptr;
+  started_ = false;
+  if (OperationPool::closed) {
+    delete this;
+  } else {
+    OperationPool::Get().Give(this);
+  }
+}
+
+UnaryOperation::StartWork::StartWork(UnaryOperation* o)
+    : Work([](reactor::Work* work) {
+        UnaryOperation* self = static_cast<StartWork*>(work)->operation;
+        self->channel_->StartInSeat(*self);
+      }),
+      operation(o) {}
+
+absl::Status UnaryOperation::SetOptions(const CallOptions& options) {
+  wait_for_ready_ = options.wait_for_ready();
+  const CallOptions::Rare* rare = options.rare();
+  if (rare == nullptr) return absl::OkStatus();
+  absl::Status valid = rare->metadata.Validate();
+  if (!valid.ok()) return valid;
+  rare_ = std::make_unique<Rare>();
+  rare_->metadata = rare->metadata.pairs();
+  size_t bytes = 0;
+  for (const Metadata::Pair& pair : rare_->metadata) {
+    rare_->metadata_view.emplace_back(pair.first, pair.second);
+    bytes += pair.first.size() + pair.second.size();
+  }
+  if (bytes > limits::kMetadataBytesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the call's metadata has ", bytes, " bytes; the limit is ", limits::kMetadataBytesMax));
+  }
+  rare_->placement = rare->reply_placement;
+  if (rare->cancellation.stop_possible()) {
+    rare_->stop.emplace(rare->cancellation, StopFunction{this});
+  }
+  return absl::OkStatus();
+}
+
+void UnaryOperation::GiveTo(session::Link& link, absl::string_view transport) {
+  started_ = true;
+  link_given_ = &link;
+  report_.transport = transport;
+  session::Outgoing request = writer_.outgoing();
+  if (rare_ != nullptr) request.metadata = rare_->metadata_view;
+  link.StartCall(*this, request);
+}
+
+void UnaryOperation::OnReply(session::ReplyView& reply) {
+  link_given_ = nullptr;
+  for (const auto& [key, value] : reply.trailing_metadata) {
+    report_.trailing_metadata.Add(key, value);
+  }
+  if (!reply.status->ok()) {
+    Finish(*reply.status);
+    return;
+  }
+  KeepBody(reply);
+  if (!PlaceReply()) Finish(absl::OkStatus());
+}
+
+void UnaryOperation::KeepBody(session::ReplyView& reply) {
+  reader_.payloads = std::move(reply.payloads);
+  if (reply.body_block) {
+    reader_.body = reply.body;
+    reply_block_ = std::move(reply.body_block);
+    return;
+  }
+  std::byte* to = small_reply_.data();
+  if (reply.body.size() > kInlineReplyBytes) {
+    absl::StatusOr<memory::Block> block = memory::AllocateBlock(reply.body.size());
+    if (!block.ok()) {
+      Finish(block.status());
+      return;
+    }
+    reply_block_ = *std::move(block);
+    to = reply_block_.data();
+  }
+  if (!reply.body.empty()) std::memcpy(to, reply.body.data(), reply.body.size());
+  reader_.body = {to, reply.body.size()};
+}
+
+bool UnaryOperation::PlaceReply() {
+  if (done()) return true;  // KeepBody found no memory
+  if (rare_ == nullptr || !rare_->placement.has_value() || reader_.payloads == nullptr)
+    return false;
+  const Placement& placement = *rare_->placement;
+  absl::StatusOr<std::vector<Buffer>> buffers = PlaceAll(*reader_.payloads, placement);
+  absl::StatusOr<memory::Device*> device = memory::FindDevice(placement.device());
+  if (!buffers.ok() || !device.ok()) {
+    Finish(!buffers.ok() ? buffers.status() : device.status());
+    return true;
+  }
+  FetchOperation* fetch = FetchOperation::New(reader_.payloads);
+  for (size_t i = 0; i < buffers->size(); ++i) {
+    Buffer& to = (*buffers)[i];
+    fetch->AddTransfer(static_cast<uint32_t>(i), 0, *device, to.mutable_data(), to.bytes(),
+                       placement.destination(i) != nullptr);
+  }
+  fetch->set_finish([this, placed = *std::move(buffers)](absl::Status status) mutable {
+    OnPlaced(status, std::move(placed));
+    return status;
+  });
+  rare_->placing = fetch;
+  fetch->Start();
+  return true;
+}
+
+void UnaryOperation::OnPlaced(const absl::Status& status, std::vector<Buffer> buffers) {
+  std::exchange(rare_->placing, nullptr)->Unref();
+  if (status.ok()) {
+    reader_.placed = std::move(buffers);
+    reader_.payloads->Release();
+  }
+  Finish(status);
+}
+
+void UnaryOperation::OnCancel(const absl::Status& why) {
+  if (rare_ != nullptr && rare_->placing != nullptr) {
+    rare_->placing->Cancel(why.code(), why.message());
+  } else if (link_given_ != nullptr) {
+    link_given_->CancelCall(*this, why);
+  } else if (waiting) {
+    channel_->Forget(*this);
+    Finish(why);
+  } else if (!started_) {
+    early_cancel_ = why;
+  }
+}
+
+void UnaryOperation::Finish(absl::Status status) {
+  if (rare_ != nullptr) rare_->stop.reset();
+  ChannelCore* channel = channel_;
+  Complete(std::move(status));
+  channel->OnCallEnded();
+}
+
+void UnaryOperation::ReleaseKept() { writer_.Reset(); }
+
+}  // namespace verbena::internal

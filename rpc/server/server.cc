@@ -1,0 +1,23 @@
+#include "verbena/server.h"
+
+#include <utility>
+
+#include "rpc/server/server_core.h"
+
+namespace verbena {
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  auto core = std::make_shared<internal::ServerCore>(options);
+  absl::Status started = core->Start();
+  if (!started.ok()) return started;
+  return std::unique_ptr<Server>(new Server(std::move(core)));
+}
+
+Server::~Server() { core_->Shutdown(); }
+
+const std::string& Server::address() const { return core_->address(); }
+void Server::Drain(absl::Time deadline) { core_->Drain(deadline); }
+void Server::Shutdown() { core_->Shutdown(); }
+void Server::Wait() { core_->Wait(); }
+
+}  // namespace verbena

@@ -1,0 +1,203 @@
+#include "rpc/server/server_call.h"
+
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "rpc/base/check.h"
+#include "rpc/server/context_access.h"
+#include "rpc/server/server_core.h"
+#include "rpc/tensor/message_reader.h"
+
+namespace verbena::internal {
+namespace {
+
+// Free calls kept per method and reactor; more are deleted. Too low: allocations under bursts.
+constexpr size_t kCallsKept = 256;
+
+void* Make(const ObjectOps& ops) {
+  void* object = ::operator new(ops.bytes, std::align_val_t(ops.align));
+  ops.construct(object);
+  return object;
+}
+
+void Unmake(const ObjectOps& ops, void* object) {
+  ops.destroy(object);
+  ::operator delete(object, std::align_val_t(ops.align));
+}
+
+// Never the exception's own text: it may tell a stranger about the server.
+absl::Status HandlerThrew() { return absl::UnknownError("the handler threw an exception"); }
+
+absl::Time WallDeadline(int64_t deadline_ns) {
+  if (deadline_ns == 0) return absl::InfiniteFuture();
+  return absl::Now() + absl::Nanoseconds(deadline_ns - reactor::Reactor::NowNs());
+}
+
+}  // namespace
+
+UnaryServerCall::UnaryServerCall(ServedMethod& method, reactor::Reactor& reactor)
+    : method_(method),
+      reactor_(reactor),
+      request_(Make(*method.info->request)),
+      reply_(Make(*method.info->reply)),
+      run_work_(this),
+      result_work_(this),
+      end_work_(this),
+      cancel_work_(this) {}
+
+UnaryServerCall::~UnaryServerCall() {
+  Unmake(*method_.info->request, request_);
+  Unmake(*method_.info->reply, reply_);
+}
+
+UnaryServerCall* UnaryServerCall::Take(ServedMethod& method, reactor::Reactor& reactor) {
+  std::vector<UnaryServerCall*>& free = method.free[reactor.index()];
+  if (free.empty()) return new UnaryServerCall(method, reactor);
+  UnaryServerCall* call = free.back();
+  free.pop_back();
+  return call;
+}
+
+void UnaryServerCall::Begin(session::Link& link, session::RequestView& request) {
+  link_ = &link;
+  context_.emplace();
+  ServerContextAccess::Begin(*context_, request.method, link.info().peer, link.info().transport,
+                             WallDeadline(request.deadline_ns), request.metadata);
+  MessageReader reader;
+  reader.body = request.body;
+  reader.payloads = std::move(request.payloads);
+  status_ = method_.info->request->decode(reader, request_);
+  reactor_.RunSoon(run_work_);
+}
+
+void UnaryServerCall::Run() {
+  if (status_.ok() && context_->IsCancelled()) {
+    status_ = absl::CancelledError("cancelled before its handler ran");
+  }
+  if (!status_.ok()) {
+    End();
+  } else if (method_.info->handle_blocking != nullptr) {
+    RunBlocking();
+  } else {
+    RunHandler();
+  }
+}
+
+void UnaryServerCall::RunHandler() {
+  const HandlerArgs args{*method_.service, *context_, request_, reply_, StreamRef()};
+  bool ended = true;
+  reactor_.BeginUserCode(method_.info->path);
+  try {
+    task_.emplace(method_.info->handle(args));
+    ended = TaskAccess::Start(
+        *task_,
+        [](void* self) {
+          auto* call = static_cast<UnaryServerCall*>(self);
+          call->reactor_.RunSoon(call->result_work_);
+        },
+        this);
+  } catch (...) {
+    task_.reset();
+    status_ = HandlerThrew();
+  }
+  reactor_.EndUserCode();
+  if (!ended) return;
+  if (task_.has_value()) {
+    TakeResult();
+  } else {
+    End();
+  }
+}
+
+void UnaryServerCall::TakeResult() {
+  try {
+    status_ = TaskAccess::Take(*task_);
+  } catch (...) {
+    status_ = HandlerThrew();
+  }
+  task_.reset();
+  End();
+}
+
+void UnaryServerCall::RunBlocking() {
+  WorkerPool::Job job = [this] {
+    const HandlerArgs args{*method_.service, *context_, request_, reply_, StreamRef()};
+    try {
+      status_ = method_.info->handle_blocking(args);
+    } catch (...) {
+      status_ = HandlerThrew();
+    }
+    reactor_.Post(end_work_);
+  };
+  if (method_.server->workers().Submit(job)) return;
+  status_ = absl::ResourceExhaustedError(absl::StrCat(
+      "all workers are busy and ", method_.server->workers().queued_max(), " blocking calls wait"));
+  End();
+}
+
+void UnaryServerCall::End() {
+  if (ServerContextAccess::HasWaiters(*context_)) {
+    ServerContextAccess::Cancel(*context_);  // wakes what still waits on the context
+  } else {
+    ServerContextAccess::Mark(*context_);
+  }
+  session::Outgoing reply;
+  if (status_.ok()) {
+    writer_.Prepare(method_.server->stage_foreign(*link_), method_.info->reply_bytes_max);
+    status_ = method_.info->reply->encode(reply_, writer_);
+    if (status_.ok()) reply = writer_.outgoing();
+  }
+  for (const Metadata::Pair& pair : ServerContextAccess::trailing(*context_)) {
+    trailing_.emplace_back(pair.first, pair.second);
+  }
+  reply.metadata = trailing_;
+  link_->Reply(*this, status_, reply);
+}
+
+void UnaryServerCall::OnCancel(const absl::Status&, bool) {
+  if (over_ || !context_.has_value()) return;
+  ServerContextAccess::Mark(*context_);
+  if (cancel_queued_) return;
+  cancel_queued_ = true;
+  reactor_.RunSoon(cancel_work_);
+}
+
+void UnaryServerCall::RunCancel() {
+  cancel_queued_ = false;
+  if (over_) {
+    Recycle();
+  } else {
+    ServerContextAccess::Cancel(*context_);
+  }
+}
+
+void UnaryServerCall::OnReplyLeasesEnded() {
+  over_ = true;
+  if (!cancel_queued_) Recycle();
+}
+
+void UnaryServerCall::Recycle() {
+  if (ServerContextAccess::HasSleepers(*context_)) {
+    // They were woken and will read the context once more: after them.
+    cancel_queued_ = true;
+    reactor_.RunSoon(cancel_work_);
+    return;
+  }
+  over_ = false;
+  link_ = nullptr;
+  context_.reset();
+  status_ = absl::OkStatus();
+  trailing_.clear();
+  writer_.Reset();
+  method_.info->request->reset(request_);
+  method_.info->reply->reset(reply_);
+  std::vector<UnaryServerCall*>& free = method_.free[reactor_.index()];
+  if (free.size() < kCallsKept) {
+    free.push_back(this);
+  } else {
+    delete this;
+  }
+}
+
+}  // namespace verbena::internal

@@ -1,0 +1,81 @@
+#pragma once
+// internal::UnaryServerCall: one unary call being served. Kept in a free list of its method and
+// reactor, with its request and reply objects, so that a small call allocates nothing.
+//
+// The stages: Begin (in the seat: parse) -> Run (the reactor's own thread: the handler) -> End
+// (reply) -> OnReplyLeasesEnded (back to the free list).
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "rpc/reactor/reactor.h"
+#include "rpc/session/session.h"
+#include "rpc/tensor/message_writer.h"
+#include "verbena/service.h"
+
+namespace verbena::internal {
+
+class ServerCore;
+class UnaryServerCall;
+
+// One method of one server, as the links know it (the session's cookie).
+struct ServedMethod {
+  const MethodInfo* info = nullptr;
+  Service* service = nullptr;
+  ServerCore* server = nullptr;
+  uint64_t request_bytes_max = 0;
+  // Free calls, by reactor; each list in that reactor's seat.
+  std::vector<std::vector<UnaryServerCall*>> free;
+};
+
+class UnaryServerCall final : public session::ServerCall {
+ public:
+  // In the seat of the link's reactor.
+  static UnaryServerCall* Take(ServedMethod& method, reactor::Reactor& reactor);
+  explicit UnaryServerCall(ServedMethod& method, reactor::Reactor& reactor);
+  ~UnaryServerCall() override;
+
+  void Begin(session::Link& link, session::RequestView& request);
+  void OnCancel(const absl::Status& why, bool peer_gone) override;
+  void OnReplyLeasesEnded() override;
+
+ private:
+  template <void (UnaryServerCall::*kStage)()>
+  struct StageWork : reactor::Work {
+    explicit StageWork(UnaryServerCall* c)
+        : Work([](reactor::Work* work) { (static_cast<StageWork*>(work)->call->*kStage)(); }),
+          call(c) {}
+    UnaryServerCall* call;
+  };
+
+  void Run();
+  void RunHandler();
+  void RunBlocking();
+  // The handler's coroutine ended.
+  void TakeResult();
+  void RunCancel();
+  void End();
+  void Recycle();
+
+  ServedMethod& method_;
+  reactor::Reactor& reactor_;
+  session::Link* link_ = nullptr;
+  std::optional<ServerContext> context_;
+  void* request_;
+  void* reply_;
+  std::optional<Task<absl::Status>> task_;
+  absl::Status status_;
+  MessageWriter writer_;
+  std::vector<std::pair<absl::string_view, absl::string_view>> trailing_;
+  bool cancel_queued_ = false;
+  bool over_ = false;
+  StageWork<&UnaryServerCall::Run> run_work_;
+  StageWork<&UnaryServerCall::TakeResult> result_work_;
+  StageWork<&UnaryServerCall::End> end_work_;
+  StageWork<&UnaryServerCall::RunCancel> cancel_work_;
+};
+
+}  // namespace verbena::internal

@@ -1,0 +1,177 @@
+#include "rpc/server/server_core.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "rpc/base/check.h"
+#include "rpc/reactor/reactors.h"
+#include "rpc/session/engines.h"
+
+namespace verbena::internal {
+namespace {
+
+// Calls of blocking methods that may wait for each worker thread.
+constexpr size_t kQueuedPerWorker = 16;
+// After the deadline of a drain: how long links may take to die before the rest is forced.
+constexpr absl::Duration kDrainGrace = absl::Milliseconds(200);
+
+}  // namespace
+
+ServerCore::ServerCore(const ServerOptions& options)
+    : options_(options),
+      workers_(options.worker_threads() > 0 ? options.worker_threads() : 1,
+               (options.worker_threads() > 0 ? options.worker_threads() : 1) * kQueuedPerWorker) {}
+
+ServerCore::~ServerCore() {
+  for (auto& [path, method] : methods_) {
+    for (std::vector<UnaryServerCall*>& free : method->free) {
+      for (UnaryServerCall* call : free) delete call;
+    }
+  }
+}
+
+absl::Status ServerCore::AddService(Service& service) {
+  for (const MethodInfo& info : service.verbena_info().methods) {
+    auto method = std::make_unique<ServedMethod>();
+    method->info = &info;
+    method->service = &service;
+    method->server = this;
+    method->request_bytes_max =
+        info.request_bytes_max != 0 ? info.request_bytes_max : options_.request_bytes_max();
+    method->free.resize(reactor::Reactors().size());
+    if (!methods_.emplace(info.path, std::move(method)).second) {
+      return absl::AlreadyExistsError(absl::StrCat(info.path, " is served twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ServerCore::Start() {
+  for (Service* service : options_.services()) {
+    absl::Status added = AddService(*service);
+    if (!added.ok()) return added;
+  }
+  std::vector<session::Engine*> engines;
+  for (reactor::Reactor* reactor : reactor::Reactors())
+    engines.push_back(&session::EngineOf(*reactor));
+  session::ListenOptions listen;
+  listen.address = options_.listen();
+  listen.transports = options_.transports();
+  listen.connections_max = options_.connections_max();
+  listen.handshake_timeout = options_.handshake_timeout();
+  absl::MutexLock lock(&listener_mutex_);
+  absl::StatusOr<std::unique_ptr<session::Listener>> listener =
+      session::Listener::Listen(listen, std::move(engines), *this);
+  if (!listener.ok()) return listener.status();
+  listener_ = *std::move(listener);
+  address_ = listener_->address();
+  return absl::OkStatus();
+}
+
+void* ServerCore::Resolve(absl::string_view path) {
+  const auto found = methods_.find(path);
+  return found == methods_.end() ? nullptr : found->second.get();
+}
+
+uint64_t ServerCore::RequestBytesMax(void* method_cookie) {
+  return static_cast<ServedMethod*>(method_cookie)->request_bytes_max;
+}
+
+session::ServerCall* ServerCore::OnRequest(session::Link& link, session::RequestView& request) {
+  auto& method = *static_cast<ServedMethod*>(request.method_cookie);
+  UnaryServerCall* call = UnaryServerCall::Take(method, link.engine().reactor());
+  call->Begin(link, request);
+  return call;
+}
+
+void ServerCore::OnLinkUp(session::Link& link) {
+  bool late;
+  {
+    absl::MutexLock lock(&mutex_);
+    links_.insert(&link);
+    late = stopping_;
+  }
+  if (late) link.Close(absl::UnavailableError("the server is shutting down"));
+}
+
+void ServerCore::OnLinkDown(session::Link& link, const absl::Status&) {
+  absl::MutexLock lock(&mutex_);
+  links_.erase(&link);
+}
+
+void ServerCore::ForEachLink(void (*act)(session::Link&, int64_t), int64_t argument) {
+  for (reactor::Reactor* reactor : reactor::Reactors()) {
+    struct All : reactor::Work {
+      All(ServerCore* c, reactor::Reactor* r, void (*a)(session::Link&, int64_t), int64_t n)
+          : Work([](reactor::Work* work) {
+              auto* self = static_cast<All*>(work);
+              std::vector<session::Link*> links;
+              {
+                absl::MutexLock lock(&self->core->mutex_);
+                for (session::Link* link : self->core->links_) {
+                  if (&link->engine().reactor() == self->home) links.push_back(link);
+                }
+              }
+              reactor::Reactor* const seat = self->home;
+              for (session::Link* link : links) self->act(*link, self->argument);
+              self->done.store(1, std::memory_order_release);
+              seat->Wake(self->done);
+            }),
+            core(c),
+            home(r),
+            act(a),
+            argument(n) {}
+      ServerCore* core;
+      reactor::Reactor* home;
+      void (*act)(session::Link&, int64_t);
+      int64_t argument;
+      std::atomic<uint32_t> done{0};
+    } work(this, reactor, act, argument);
+    reactor->Post(work);
+    reactor->DriveUntil(work.done);
+  }
+}
+
+void ServerCore::StopListening() {
+  absl::MutexLock lock(&listener_mutex_);
+  listener_.reset();
+}
+
+void ServerCore::Drain(absl::Time deadline) {
+  StopListening();
+  const absl::Duration left = deadline - absl::Now();
+  ForEachLink([](session::Link& link, int64_t deadline_ns) { link.Drain(deadline_ns); },
+              reactor::Reactor::NowNs() + absl::ToInt64Nanoseconds(std::clamp(
+                                              left, absl::ZeroDuration(), absl::Hours(24 * 365))));
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithDeadline(absl::Condition(this, &ServerCore::NoLinks), deadline + kDrainGrace);
+  }
+  Shutdown();
+}
+
+void ServerCore::Shutdown() {
+  VERBENA_CHECK(reactor::Reactor::Current() == nullptr,
+                "a server cannot be stopped on a reactor thread: its handlers run there");
+  StopListening();
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  ForEachLink([](session::Link& link,
+                 int64_t) { link.Close(absl::UnavailableError("the server was shut down")); },
+              0);
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &ServerCore::NoLinks));
+  stopped_ = true;
+}
+
+void ServerCore::Wait() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&stopped_));
+}
+
+}  // namespace verbena::internal

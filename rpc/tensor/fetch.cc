@@ -1,0 +1,291 @@
+// Parcel's Fetch and FetchAll: what to READ to where, from a descriptor, a slice and a placement.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "rpc/base/limits.h"
+#include "rpc/memory/device.h"
+#include "rpc/reactor/operation.h"
+#include "rpc/tensor/buffer_memory.h"
+#include "rpc/tensor/descriptor.h"
+#include "rpc/tensor/fetch_operation.h"
+#include "rpc/tensor/parcel_table.h"
+#include "verbena/parcel.h"
+#include "verbena/status.h"
+
+namespace verbena::internal {
+namespace {
+
+absl::StatusOr<ParcelSlot> FindSlot(const ParcelBase& parcel, uint64_t ticket) {
+  const uint64_t stamp = ParcelAccess::Stamp(parcel);
+  const ParcelTable* table = ParcelAccess::Table(parcel);
+  if (ticket == 0) {
+    return absl::InvalidArgumentError("this descriptor has no tensor: nothing was attached to it");
+  }
+  const uint64_t slot = ticket & kSlotMask;
+  if (stamp == 0 || (ticket & ~kSlotMask) != stamp) {
+    return absl::InvalidArgumentError(
+        "this descriptor belongs to another parcel: fetch it from the parcel it came with");
+  }
+  if (table == nullptr) return absl::FailedPreconditionError("the parcel's tensors were released");
+  if (slot < 1 || slot > table->count()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("this descriptor names tensor ", slot, " of a parcel of ", table->count()));
+  }
+  return table->Get(slot);
+}
+
+uint64_t SlotBytes(const ParcelTable& table, const ParcelSlot& slot) {
+  return slot.here ? slot.local.bytes() : table.payloads()->entries()[slot.entry].bytes;
+}
+
+// The packed destination of a tensor: the caller's or new.
+absl::StatusOr<Tensor> DestinationOf(const Layout& layout, const Placement& placement) {
+  const Tensor* into = placement.destination();
+  if (into == nullptr) return Tensor::Empty(layout.dtype(), layout.shape(), placement.device());
+  if (!(into->dtype() == layout.dtype()) || !(into->shape() == layout.shape())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("destination ", into->DebugString(), " does not match a tensor of shape ",
+                     layout.shape().DebugString(), " and dtype ", layout.dtype().DebugString()));
+  }
+  if (into->read_only()) return absl::InvalidArgumentError("destination memory is read-only");
+  if (!into->contiguous())
+    return absl::InvalidArgumentError("destination memory is not contiguous");
+  return *into;
+}
+
+absl::StatusOr<memory::Device*> WritableDevice(Device where) { return memory::FindDevice(where); }
+
+struct Run {
+  uint64_t offset;
+  uint64_t bytes;
+};
+
+// The ranges to move one by one; empty when they are many and small, so that the enclosing range
+// goes as one.
+absl::StatusOr<std::vector<Run>> RunsOf(const Layout& layout) {
+  std::vector<Run> runs;
+  bool small = false;
+  const bool all = layout.ForEachRun([&](uint64_t offset, uint64_t bytes) {
+    small = small || bytes < limits::kGatherBelowBytes;
+    runs.push_back({offset, bytes});
+    return small || runs.size() <= limits::kFetchReadsMax;
+  });
+  if (small) return std::vector<Run>();
+  if (!all) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the slice consists of more than ", limits::kFetchReadsMax, " pieces"));
+  }
+  return runs;
+}
+
+Run Enclosing(const Layout& layout) {
+  uint64_t begin = UINT64_MAX, end = 0;
+  layout.ForEachRun([&](uint64_t offset, uint64_t bytes) {
+    begin = std::min(begin, offset);
+    end = std::max(end, offset + bytes);
+    return true;
+  });
+  return {begin, end - begin};
+}
+
+void Gather(const Layout& layout, const std::byte* from, uint64_t from_offset, std::byte* to) {
+  layout.ForEachRun([&](uint64_t offset, uint64_t bytes) {
+    std::memcpy(to, from + (offset - from_offset), bytes);
+    to += bytes;
+    return true;
+  });
+}
+
+// Many small rows: READ what encloses them, then pick.
+absl::Status AddGatheredTransfer(FetchOperation& operation, uint32_t entry, const Layout& layout,
+                                 Tensor& destination) {
+  if (!(destination.device() == Device::Host())) {
+    return absl::UnimplementedError(
+        "small rows are gathered by the CPU: fetch them into host memory, or the whole tensor");
+  }
+  const Run range = Enclosing(layout);
+  VERBENA_ASSIGN_OR_RETURN(Buffer enclosing, Buffer::Allocate(range.bytes));
+  std::byte* from = enclosing.mutable_data();
+  operation.AddTransfer(entry, range.offset, &memory::HostDevice(), from, range.bytes, false);
+  operation.Keep(std::move(enclosing));
+  operation.set_finish([layout, from, range, to = destination.mutable_data()](absl::Status status) {
+    if (status.ok()) Gather(layout, from, range.offset, to);
+    return status;
+  });
+  return absl::OkStatus();
+}
+
+absl::Status AddTransfers(FetchOperation& operation, uint32_t entry, const Layout& layout,
+                          Tensor& destination, bool lent) {
+  VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(destination.device()));
+  std::byte* to = destination.mutable_data();
+  if (layout.bytes() == 0) return absl::OkStatus();
+  if (layout.contiguous()) {
+    operation.AddTransfer(entry, layout.byte_offset(), device, to, layout.bytes(), lent);
+    return absl::OkStatus();
+  }
+  VERBENA_ASSIGN_OR_RETURN(std::vector<Run> runs, RunsOf(layout));
+  if (runs.empty()) return AddGatheredTransfer(operation, entry, layout, destination);
+  for (const Run& run : runs) {
+    operation.AddTransfer(entry, run.offset, device, to, run.bytes, lent);
+    to += run.bytes;
+  }
+  return absl::OkStatus();
+}
+
+// What is here already: shared when wanted whole where it is, else copied.
+absl::StatusOr<Tensor> FetchLocal(const Buffer& local, const Layout& layout, bool whole,
+                                  const Placement& placement) {
+  const bool stays = placement.destination() == nullptr && placement.device() == local.device();
+  if (whole && stays && layout.bytes() != 0) {
+    return Tensor::Wrap(local, layout.dtype(), layout.shape(), layout.strides(),
+                        layout.byte_offset());
+  }
+  VERBENA_ASSIGN_OR_RETURN(Tensor out, DestinationOf(layout, placement));
+  if (layout.bytes() == 0) return out;
+  if (!(local.device() == Device::Host()) || !(out.device() == Device::Host())) {
+    return absl::UnimplementedError("this part of a tensor can only be copied within host memory");
+  }
+  Gather(layout, local.data(), 0, out.mutable_data());
+  return out;
+}
+
+Call<Tensor> FetchTensor(const ParcelBase& parcel, const v1::Tensor& descriptor,
+                         const TensorSlice* slice, const Placement& placement) {
+  auto failed = [](absl::Status status) { return Call<Tensor>(EndedOperation(std::move(status))); };
+  absl::StatusOr<ParcelSlot> slot = FindSlot(parcel, descriptor.ticket());
+  if (!slot.ok()) return failed(slot.status());
+  ParcelTable& table = *ParcelAccess::Table(parcel);
+  absl::StatusOr<Layout> layout = LayoutOf(descriptor, SlotBytes(table, *slot));
+  if (layout.ok() && slice != nullptr) layout = layout->Slice(*slice);
+  if (!layout.ok()) return failed(layout.status());
+  if (slot->here) {
+    absl::StatusOr<Tensor> tensor = FetchLocal(slot->local, *layout, slice == nullptr, placement);
+    if (!tensor.ok()) return failed(tensor.status());
+    FetchOperation* operation = FetchOperation::New(nullptr);
+    operation->set_tensor(*std::move(tensor));
+    operation->Start();
+    return Call<Tensor>(operation);
+  }
+  absl::StatusOr<Tensor> destination = DestinationOf(*layout, placement);
+  if (!destination.ok()) return failed(destination.status());
+  FetchOperation* operation = FetchOperation::New(table.payloads());
+  absl::Status added = AddTransfers(*operation, slot->entry, *layout, *destination,
+                                    placement.destination() != nullptr);
+  operation->set_tensor(*std::move(destination));
+  if (!added.ok()) {
+    operation->Abandon();
+    return failed(std::move(added));
+  }
+  operation->Start();
+  return Call<Tensor>(operation);
+}
+
+}  // namespace
+
+Call<Tensor> ParcelBase::Fetch(const v1::Tensor& descriptor, const Placement& placement) const {
+  return FetchTensor(*this, descriptor, nullptr, placement);
+}
+
+Call<Tensor> ParcelBase::Fetch(const v1::Tensor& descriptor, const TensorSlice& slice,
+                               const Placement& placement) const {
+  return FetchTensor(*this, descriptor, &slice, placement);
+}
+
+Call<Buffer> ParcelBase::Fetch(const v1::Buffer& descriptor, const Placement& placement) const {
+  auto failed = [](absl::Status status) { return Call<Buffer>(EndedOperation(std::move(status))); };
+  absl::StatusOr<ParcelSlot> slot = FindSlot(*this, descriptor.ticket());
+  if (!slot.ok()) return failed(slot.status());
+  const uint64_t bytes = SlotBytes(*table_, *slot);
+  if (descriptor.bytes() != bytes) {
+    return failed(absl::InvalidArgumentError(absl::StrCat(
+        "the descriptor says ", descriptor.bytes(), " bytes, the payload has ", bytes)));
+  }
+  const Tensor* into = placement.destination();
+  if (into != nullptr && (into->bytes() != bytes || into->read_only() || !into->contiguous())) {
+    return failed(absl::InvalidArgumentError(absl::StrCat("destination ", into->DebugString(),
+                                                          " is not writable, contiguous memory of ",
+                                                          bytes, " bytes")));
+  }
+  if (slot->here && into == nullptr && slot->local.device() == placement.device()) {
+    FetchOperation* operation = FetchOperation::New(nullptr);
+    operation->set_buffer(slot->local);
+    operation->Start();
+    return Call<Buffer>(operation);
+  }
+  absl::StatusOr<Buffer> to = into != nullptr ? into->buffer().Slice(into->byte_offset(), bytes)
+                                              : Buffer::Allocate(bytes, placement.device());
+  if (!to.ok()) return failed(to.status());
+  absl::StatusOr<memory::Device*> device = WritableDevice(to->device());
+  if (!device.ok()) return failed(device.status());
+  FetchOperation* operation = FetchOperation::New(slot->here ? nullptr : table_->payloads());
+  if (slot->here) {
+    if (bytes != 0) std::memcpy(to->mutable_data(), slot->local.data(), bytes);
+  } else {
+    operation->AddTransfer(slot->entry, 0, *device, to->mutable_data(), bytes, into != nullptr);
+  }
+  operation->set_buffer(*std::move(to));
+  operation->Start();
+  return Call<Buffer>(operation);
+}
+
+Call<void> ParcelBase::FetchAll(const Placement& placement) const {
+  auto failed = [](absl::Status status) { return Call<void>(EndedOperation(std::move(status))); };
+  if (table_ == nullptr || table_->payloads() == nullptr) return failed(absl::OkStatus());
+  absl::StatusOr<std::vector<Buffer>> buffers = PlaceAll(*table_->payloads(), placement);
+  if (!buffers.ok()) return failed(buffers.status());
+  absl::StatusOr<memory::Device*> device = WritableDevice(placement.device());
+  if (!device.ok()) return failed(device.status());
+  FetchOperation* operation = FetchOperation::New(table_->payloads());
+  std::vector<std::pair<uint64_t, Buffer>> results;
+  for (uint64_t i = 1; i <= table_->count(); ++i) {
+    const ParcelSlot slot = table_->Get(i);
+    if (slot.here) continue;
+    Buffer& to = (*buffers)[slot.entry];
+    operation->AddTransfer(slot.entry, 0, *device, to.mutable_data(), to.bytes(),
+                           placement.destination(slot.entry) != nullptr);
+    operation->Keep(to);
+    results.emplace_back(i, std::move(to));
+  }
+  // Holds the table, not the parcel, which may be gone by then.
+  table_->Ref();
+  std::unique_ptr<ParcelTable, void (*)(ParcelTable*)> table(table_,
+                                                             [](ParcelTable* t) { t->Unref(); });
+  operation->set_finish(
+      [table = std::move(table), results = std::move(results)](absl::Status status) mutable {
+        if (!status.ok()) return status;
+        for (auto& [slot, buffer] : results) table->Set(slot, std::move(buffer));
+        table->payloads()->Release();
+        return status;
+      });
+  operation->Start();
+  return Call<void>(operation);
+}
+
+absl::StatusOr<std::vector<Buffer>> PlaceAll(const session::PayloadSet& payloads,
+                                             const Placement& placement) {
+  std::vector<Buffer> buffers;
+  const absl::Span<const session::PayloadSet::Entry> entries = payloads.entries();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const Tensor* into = placement.destination(i);
+    if (into == nullptr) {
+      VERBENA_ASSIGN_OR_RETURN(Buffer made, Buffer::Allocate(entries[i].bytes, placement.device()));
+      buffers.push_back(std::move(made));
+      continue;
+    }
+    if (into->bytes() != entries[i].bytes || into->read_only() || !into->contiguous()) {
+      return absl::InvalidArgumentError(absl::StrCat("destination ", i, ", ", into->DebugString(),
+                                                     ", is not writable, contiguous memory of ",
+                                                     entries[i].bytes, " bytes"));
+    }
+    VERBENA_ASSIGN_OR_RETURN(Buffer part, into->buffer().Slice(into->byte_offset(), into->bytes()));
+    buffers.push_back(std::move(part));
+  }
+  return buffers;
+}
+
+}  // namespace verbena::internal

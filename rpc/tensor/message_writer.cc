@@ -1,0 +1,89 @@
+#include "rpc/tensor/message_writer.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/message_lite.h"
+#include "rpc/base/limits.h"
+#include "rpc/tensor/buffer_memory.h"
+#include "verbena/service.h"
+
+namespace verbena::internal {
+
+std::byte* MessageWriter::Reserve(size_t bytes) {
+  const uint64_t limit = bytes_max_ != 0 ? bytes_max_ : limits::kMessageBytesMax;
+  if (bytes > limit) {
+    status_ = absl::ResourceExhaustedError(
+        absl::StrCat("the message has ", bytes, " bytes; the limit is ", limit,
+                     ". Large data travels as a verbena.v1.Tensor or Buffer"));
+    return nullptr;
+  }
+  bytes_ = bytes;
+  if (bytes <= kInlineBytes) return small_.data();
+  absl::StatusOr<memory::Block> block = memory::AllocateBlock(bytes);
+  if (!block.ok()) {
+    status_ = std::move(block).status();
+    bytes_ = 0;
+    return nullptr;
+  }
+  block_ = *std::move(block);
+  return block_.data();
+}
+
+absl::Status MessageWriter::AddPayload(uint64_t ticket, const Buffer& buffer, const char* field) {
+  absl::StatusOr<memory::RegionRef> region = BufferAccess::region(buffer);
+  if (!region.ok()) {
+    return absl::Status(region.status().code(),
+                        absl::StrCat(field, ": ", region.status().message()));
+  }
+  session::OutgoingPayload payload;
+  payload.ticket = ticket;
+  payload.region = *std::move(region);
+  payload.data = buffer.data();
+  payload.bytes = buffer.bytes();
+  Kept kept{buffer, {}};
+  const bool kernel_only = payload.region->fd() < 0 && payload.region->device().host_accessible();
+  if (stage_foreign_ && kernel_only && buffer.bytes() < kStagedBytesMax) {
+    absl::StatusOr<memory::Block> staged = memory::AllocateBlock(buffer.bytes());
+    if (staged.ok()) {  // else the slower way works too
+      std::memcpy(staged->data(), buffer.data(), buffer.bytes());
+      payload.region = staged->region();
+      payload.data = staged->data();
+      kept.staged = *std::move(staged);
+    }
+  }
+  payloads_.push_back(std::move(payload));
+  kept_.push_back(std::move(kept));
+  return absl::OkStatus();
+}
+
+session::Outgoing MessageWriter::outgoing() const {
+  session::Outgoing out;
+  if (block_) {
+    out.body = {block_.data(), bytes_};
+    out.body_region = block_.region();
+  } else {
+    out.body = {small_.data(), bytes_};
+  }
+  out.payloads = payloads_;
+  return out;
+}
+
+void MessageWriter::Reset() {
+  bytes_ = 0;
+  if (block_) block_.Reset();
+  if (!payloads_.empty()) payloads_.clear();
+  if (!kept_.empty()) kept_.clear();
+  if (!status_.ok()) status_ = absl::OkStatus();
+}
+
+absl::Status WriteMessage(const google::protobuf::MessageLite& message, MessageWriter& out) {
+  const size_t bytes = message.ByteSizeLong();
+  std::byte* to = out.Reserve(bytes);
+  if (to == nullptr) return out.status();
+  message.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(to));
+  return absl::OkStatus();
+}
+
+}  // namespace verbena::internal

@@ -1,0 +1,63 @@
+#pragma once
+// internal::MessageWriter: where one message is serialised to, and the payloads that will travel
+// beside it. Part of a call object, reused with it: small messages cost no allocation.
+//
+// Invariant: what outgoing() names stays valid until Reset(); the owner resets only when no peer
+// can read it any more.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "rpc/memory/region.h"
+#include "rpc/session/session.h"
+#include "verbena/buffer.h"
+
+namespace verbena::internal {
+
+class MessageWriter {
+ public:
+  // Messages up to this need no memory of the pools.
+  static constexpr size_t kInlineBytes = 512;
+  // Memory that peers can only reach through the kernel is copied to the pools first when it is
+  // smaller than this: measured 1.5 to 4 times faster than process_vm_readv.
+  static constexpr size_t kStagedBytesMax = size_t{4} << 20;
+
+  MessageWriter() = default;
+  MessageWriter(const MessageWriter&) = delete;
+  MessageWriter& operator=(const MessageWriter&) = delete;
+
+  // `stage_foreign`: see kStagedBytesMax; not worth it where the owner's CPU serves READs.
+  // `bytes_max`: larger messages are refused; 0 = limits::kMessageBytesMax.
+  void Prepare(bool stage_foreign, uint64_t bytes_max) {
+    stage_foreign_ = stage_foreign;
+    bytes_max_ = bytes_max;
+  }
+
+  // Room for the serialised message. Null: status() says why (RESOURCE_EXHAUSTED, naming the
+  // limit).
+  std::byte* Reserve(size_t bytes);
+  // Shares `buffer` until Reset(). `field` is for error texts.
+  absl::Status AddPayload(uint64_t ticket, const Buffer& buffer, const char* field);
+  const absl::Status& status() const { return status_; }
+
+  session::Outgoing outgoing() const;
+  void Reset();
+
+ private:
+  struct Kept {
+    Buffer buffer;
+    memory::Block staged;
+  };
+  std::array<std::byte, kInlineBytes> small_;
+  size_t bytes_ = 0;
+  memory::Block block_;
+  absl::InlinedVector<session::OutgoingPayload, 2> payloads_;
+  absl::InlinedVector<Kept, 2> kept_;
+  uint64_t bytes_max_ = 0;
+  bool stage_foreign_ = true;
+  absl::Status status_;
+};
+
+}  // namespace verbena::internal
