@@ -48,6 +48,7 @@ inline constexpr uint32_t kMethodsPerLinkMax = 4096;
 inline constexpr uint32_t kTcpFramesPerLinkMax = 32;
 inline constexpr uint32_t kTcpFramesMax = 1024;
 static_assert(kTcpFramesPerLinkMax <= kTcpFramesMax / 8);
+
 // ---- tensors
 // Rows of a slice below this are not READ one by one: what encloses them is, and the CPU picks them
 // out.
