@@ -32,7 +32,8 @@ class RingWriter {
                      __ATOMIC_RELAXED);
     if (lines > 1) memcpy(at + kLineBytes, data + kLineBytes, size_t{lines - 1} * kLineBytes);
     memcpy(at + 8, data + 8, kLineBytes - 8);
-    uint64_t commit;  // the length joins in a register: a load right behind a narrower store would stall
+    uint64_t
+        commit;  // the length joins in a register: a load right behind a narrower store would stall
     memcpy(&commit, data, sizeof commit);
     commit = (commit & ~uint64_t{0xffff}) | bytes;
     __atomic_store_n(reinterpret_cast<uint64_t*>(at), commit, __ATOMIC_RELEASE);

@@ -77,9 +77,8 @@ absl::StatusOr<Segment> Segment::Open(int fd) {
   if (!bytes.ok()) {
     segment = bytes.status();
   } else if (*bytes != kSegmentFileBytes) {
-    segment =
-        absl::InvalidArgumentError(absl::StrCat("shm: the peer's link memory has ", *bytes,
-                                                " bytes, needs ", kSegmentFileBytes));
+    segment = absl::InvalidArgumentError(absl::StrCat("shm: the peer's link memory has ", *bytes,
+                                                      " bytes, needs ", kSegmentFileBytes));
   } else {
     segment = Map(fd, PROT_READ);
   }

@@ -10,8 +10,9 @@ namespace {
 // Slots of a session's table; higher indexes are a bug of the caller's.
 constexpr uint32_t kLeaseSlotsMax = 1 << 22;
 
-// Whether peers will map it.
+// Whether peers will map it; else they read it from this process.
 bool Mappable(const memory::Region& region) {
+  if (!region.device().host_accessible()) return true;
   return region.kind() == memory::RegionKind::kSlab && region.fd() >= 0 && region.buffer_id() != 0;
 }
 
@@ -34,7 +35,7 @@ void ShmFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Region
   refused.error = Error::kLinkDown;
   if (link == nullptr || link->closing) return Push(refused);
   refused.error = Error::kUnsupported;
-  if (!region->device().host_accessible() || lane.index != 0) return Push(refused);
+  if (lane.index != 0) return Push(refused);
   LeaseRecord& record = RecordOf(slot);
   record = LeaseRecord{LeaseRecord::State::kPending, slot.generation, kNoEntry, id, lane.index};
   if (!Mappable(*region)) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rpc/base/fork.h"
 
 namespace verbena::fabric::shm {
 namespace {
@@ -20,11 +21,26 @@ constexpr uint32_t kMagic = 0x53425645;  // "EVBS"
 // On one host: the machine's own byte order.
 struct ExportMessage {
   uint32_t magic = kMagic;
-  uint32_t reserved = 0;
+  uint16_t device_kind = 0;  // verbena::Device::Kind, and its index
+  uint16_t device_index = 0;
   uint64_t buffer = 0;
   uint64_t offset = 0;
   uint64_t bytes = 0;
 };
+
+// This process's device of the kind and number that the export names.
+absl::StatusOr<memory::Device*> DeviceOf(const ExportMessage& message, memory::Device& host) {
+  switch (static_cast<Device::Kind>(message.device_kind)) {
+    case Device::Kind::kHost:
+      return &host;
+    case Device::Kind::kCuda:
+      return memory::FindDevice(Device::Cuda(message.device_index));
+    case Device::Kind::kFake:
+      return memory::FindDevice(Device::Fake(message.device_index));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("shm: an export of device kind ", message.device_kind));
+}
 
 uid_t OverflowUid() {
   unsigned uid = 65534;
@@ -71,7 +87,10 @@ absl::Status Receive(int socket, ExportMessage& message, int& fd) {
 }  // namespace
 
 SideChannel::~SideChannel() {
-  if (fd_ >= 0) close(fd_);
+  if (fd_ >= 0) {
+    ForgetForkChild(fd_);
+    close(fd_);
+  }
   if (peer_pidfd_ >= 0) close(peer_pidfd_);
 }
 
@@ -89,17 +108,34 @@ absl::Status SideChannel::Adopt(int& socket) {
   peer_pid_ = peer.pid;
   if (peer.pid > 0) peer_pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
   fd_ = std::exchange(socket, -1);
+  // A child that held it would keep the peer from hearing of this process's end.
+  CloseInForkChild(fd_);
   return absl::OkStatus();
 }
 
 absl::Status SideChannel::SendExport(const memory::Region& region) {
   ExportMessage message;
   message.buffer = region.buffer_id();
-  message.offset = region.fd_offset();
-  message.bytes = region.bytes();
-  const int fd = region.fd();
+  if (region.device().host_accessible()) {
+    message.offset = region.fd_offset();
+    message.bytes = region.bytes();
+    return Send(&message, sizeof message, region.fd());
+  }
+  auto exported = region.device().ExportTo(region.extent(), memory::ExportWay::kMemfd);
+  if (!exported.ok()) return exported.status();
+  const Device where = region.device().where();
+  message.device_kind = static_cast<uint16_t>(where.kind());
+  message.device_index = static_cast<uint16_t>(where.index());
+  message.offset = exported->offset;
+  message.bytes = exported->bytes;
+  const absl::Status status = Send(&message, sizeof message, exported->fd);
+  close(exported->fd);
+  return status;
+}
+
+absl::Status SideChannel::Send(const void* message, size_t bytes, int fd) {
   alignas(cmsghdr) char room[CMSG_SPACE(sizeof fd)] = {};
-  iovec part{&message, sizeof message};
+  iovec part{const_cast<void*>(message), bytes};
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
@@ -112,7 +148,7 @@ absl::Status SideChannel::SendExport(const memory::Region& region) {
   memcpy(CMSG_DATA(c), &fd, sizeof fd);
   // A peer that takes no exports shall not hold up the setup thread.
   const ssize_t n = sendmsg(fd_, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (n == sizeof message) return absl::OkStatus();
+  if (n == static_cast<ssize_t>(bytes)) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat("shm: export of a slab: ", n < 0 ? strerror(errno) : "cut short"));
 }
@@ -145,7 +181,12 @@ absl::Status SideChannel::TakeExports(memory::Device& host, std::vector<Import>&
     from_peer.offset = message.offset;
     from_peer.bytes = message.bytes;
     from_peer.buffer_id = message.buffer;
-    auto mapping = host.Import(from_peer);
+    const auto device = DeviceOf(message, host);
+    if (!device.ok()) {
+      close(fd);
+      return device.status();
+    }
+    auto mapping = (*device)->Import(from_peer);
     if (!mapping.ok()) return mapping.status();
     imports.push_back({message.buffer, *mapping});
   }

@@ -43,6 +43,8 @@ class SideChannel {
   absl::Status TakeExports(memory::Device& host, std::vector<Import>& imports);
 
  private:
+  absl::Status Send(const void* message, size_t bytes, int fd);
+
   int fd_ = -1;
   int peer_pid_ = 0;
   int peer_pidfd_ = -1;

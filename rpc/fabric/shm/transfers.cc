@@ -136,7 +136,7 @@ void Transfers::Begin(uint32_t index) {
       return Finish(index);
     }
     t.error = Error::kOk;
-    return BeginMapped(index, import->mapping.base + view.start + t.offset);
+    return BeginMapped(index, import->mapping, view.start + t.offset);
   }
   const bool into_host = std::all_of(t.pieces.begin(), t.pieces.end(), [](const LocalPiece& p) {
     return p.device->host_accessible();
@@ -154,11 +154,12 @@ void Transfers::Begin(uint32_t index) {
   by_process_.push_back(index);
 }
 
-void Transfers::BeginMapped(uint32_t index, const std::byte* from) {
+void Transfers::BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset) {
   Transfer& t = all_[index];
   t.state = State::kCopying;
   ++begun_;
   ++t.link->copies;
+  const std::byte* from = mapping.base + offset;
   absl::InlinedVector<memory::CopyPiece, 8> run;
   for (size_t i = 0; i < t.pieces.size(); ++i) {
     run.push_back({t.pieces[i].data, from, t.pieces[i].bytes});
@@ -166,7 +167,10 @@ void Transfers::BeginMapped(uint32_t index, const std::byte* from) {
     const bool last = i + 1 == t.pieces.size();
     if (!last && t.pieces[i + 1].device == t.pieces[i].device) continue;
     // At most kBegunMax x kPiecesMax copies wait in an engine; one with no room for that is broken.
-    if (EngineFor(*t.pieces[i].device).Copy(index, run, {})) {
+    // Whichever end is not the host's knows how to reach both.
+    memory::Device* device =
+        mapping.device->host_accessible() ? t.pieces[i].device : mapping.device;
+    if (EngineFor(*device).Copy(index, run, {})) {
       ++t.outstanding;
     } else {
       t.error = Error::kNoMemory;

@@ -73,7 +73,7 @@ class Transfers {
   // Begins the next queued ones while few are under way.
   bool BeginSome();
   void Begin(uint32_t index);
-  void BeginMapped(uint32_t index, const std::byte* from);
+  void BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset);
   void Finish(uint32_t index);
   memory::CopyEngine& EngineFor(memory::Device& device);
 

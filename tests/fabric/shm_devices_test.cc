@@ -1,0 +1,136 @@
+// shm with the library's own memory: slabs of the pools, and a device whose memory the CPU may not
+// touch.
+#include <vector>
+
+#include "rpc/fabric/available.h"
+#include "rpc/memory/fake_device.h"
+#include "rpc/memory/region.h"
+#include "tests/contract/fabric_contract.h"
+#include "tests/contract/setup_thread.h"
+
+namespace verbena::contract {
+namespace {
+
+constexpr LinkId kLink{1};
+constexpr Lane kReader{0, LaneRole::kReader, 1};
+constexpr Lane kOwner{0, LaneRole::kOwner, 1};
+
+Subject Made() {
+  Subject subject;
+  subject.name = "shm";
+  subject.one_host = true;
+  subject.make = [](auto& client, auto& server, std::shared_ptr<void>& keep) {
+    auto setup = std::make_shared<SetupThread>();
+    fabric::FabricOptions options;
+    options.host = &memory::HostDevice();
+    options.post_setup = [&thread = *setup](SetupThread::Job job) { thread.Post(std::move(job)); };
+    client = std::move(fabric::MakeFabrics(options)[0]);
+    server = std::move(fabric::MakeFabrics(options)[0]);
+    keep = setup;
+  };
+  return subject;
+}
+
+class FakeRegion final : public memory::Region {
+ public:
+  FakeRegion(memory::FakeDevice& device, memory::Extent extent)
+      : Region(device, extent, memory::RegionKind::kSlab, -1, 0), fake_(device) {}
+  ~FakeRegion() override { fake_.Free(extent()); }
+
+ private:
+  memory::FakeDevice& fake_;
+};
+
+std::shared_ptr<FakeRegion> MakeFake(memory::FakeDevice& fake, size_t bytes) {
+  auto extent = fake.Allocate(bytes);
+  REQUIRE(extent.ok());
+  return std::make_shared<FakeRegion>(fake, *extent);
+}
+
+Error ReadInto(Pair& pair, ReadSlot slot, const fabric::RemoteKey& key, uint64_t offset,
+               const fabric::LocalPiece& piece) {
+  pair.client().Read(slot, kLink, kReader, key, offset, {&piece, 1});
+  auto& answers = pair.client_events.reads[slot.word()];
+  REQUIRE(pair.Until([&] { return !answers.empty(); }));
+  return answers[0];
+}
+
+TEST_CASE("shm comes first of the fabrics that a process has", "[shm][available]") {
+  SetupThread setup;
+  fabric::FabricOptions options;
+  options.host = &memory::HostDevice();
+  options.post_setup = [&setup](SetupThread::Job job) { setup.Post(std::move(job)); };
+  const auto fabrics = fabric::MakeFabrics(options);
+  REQUIRE(fabrics.size() >= 2);
+  REQUIRE(fabrics[0]->traits().name == "shm");
+  REQUIRE(fabric::MissingFabrics().empty());
+}
+
+TEST_CASE("a block of the pools is read from its slab", "[shm][device]") {
+  const Subject subject = Made();
+  Pair pair(subject);
+  pair.Connect(kLink);
+  const size_t bytes = 20 << 20;  // more than a chunk
+  auto source = memory::AllocateBlock(bytes);
+  auto target = memory::AllocateBlock(bytes);
+  REQUIRE((source.ok() && target.ok()));
+  Fill(source->data(), bytes, 21);
+  const size_t at = static_cast<size_t>(source->data() - source->region()->base());
+  const fabric::RemoteKey key = LeaseNow(pair, pair.server(), pair.server_events, {1, 1}, kLink,
+                                         kOwner, source->region(), at, bytes);
+  const size_t chunk = pair.client().traits().read_chunk_bytes;
+  for (size_t offset = 0; offset < bytes; offset += chunk) {
+    const fabric::LocalPiece piece{&memory::HostDevice(), target->data() + offset,
+                                   std::min(chunk, bytes - offset)};
+    REQUIRE(ReadInto(pair, {static_cast<uint32_t>(offset / chunk), 1}, key, offset, piece) ==
+            Error::kOk);
+  }
+  REQUIRE(Filled(target->data(), bytes, 21));
+}
+
+TEST_CASE("device memory is read to the host, from it, and between devices", "[shm][device]") {
+  memory::FakeDevice& fake = memory::FakeDevice::Install(0);
+  const size_t live = fake.live();
+  {
+    const Subject subject = Made();
+    Pair pair(subject);
+    pair.Connect(kLink);
+    const size_t bytes = 3 << 16;
+    std::vector<std::byte> pattern(bytes), seen(bytes);
+    Fill(pattern.data(), bytes, 22);
+    auto source = MakeFake(fake, bytes), target = MakeFake(fake, bytes);
+    fake.Write(source->base(), pattern.data(), bytes);
+    const fabric::RemoteKey of_device =
+        LeaseNow(pair, pair.server(), pair.server_events, {1, 1}, kLink, kOwner, source, 0, bytes);
+    // Device to host.
+    REQUIRE(ReadInto(pair, {1, 1}, of_device, 0, {&memory::HostDevice(), seen.data(), bytes}) ==
+            Error::kOk);
+    REQUIRE(seen == pattern);
+    // Device to device.
+    REQUIRE(ReadInto(pair, {2, 1}, of_device, 64, {&fake, target->base(), bytes - 64}) ==
+            Error::kOk);
+    fake.Read(seen.data(), target->base(), bytes - 64);
+    REQUIRE(std::equal(seen.begin(), seen.end() - 64, pattern.begin() + 64));
+    // Host to device.
+    auto block = memory::AllocateBlock(bytes);
+    REQUIRE(block.ok());
+    Fill(block->data(), bytes, 23);
+    const size_t at = static_cast<size_t>(block->data() - block->region()->base());
+    const fabric::RemoteKey of_host = LeaseNow(pair, pair.server(), pair.server_events, {2, 1},
+                                               kLink, kOwner, block->region(), at, bytes);
+    REQUIRE(ReadInto(pair, {3, 1}, of_host, 0, {&fake, target->base(), bytes}) == Error::kOk);
+    fake.Read(seen.data(), target->base(), bytes);
+    REQUIRE(Filled(seen.data(), bytes, 23));
+    // From the heap, which only process_vm_readv reaches. Expect: it cannot write to a device, and
+    // says so.
+    const memory::RegionRef heap = MakeForeign(4096);
+    const fabric::RemoteKey of_heap =
+        LeaseNow(pair, pair.server(), pair.server_events, {3, 1}, kLink, kOwner, heap, 0, 4096);
+    REQUIRE(ReadInto(pair, {4, 1}, of_heap, 0, {&fake, target->base(), 4096}) ==
+            Error::kUnsupported);
+  }
+  REQUIRE(fake.live() == live);
+}
+
+}  // namespace
+}  // namespace verbena::contract
