@@ -329,7 +329,8 @@ void ClientCalls::Settle(ClientExchange& exchange) {
   }
 }
 
-void ClientCalls::EndExchange(ClientExchange& exchange, const absl::Status& why) {
+// By value: what is deleted here may hold it.
+void ClientCalls::EndExchange(ClientExchange& exchange, absl::Status why) {
   ClientCall* const call = exchange.call;
   if (exchange.slot != ~0u) {
     Slot& slot = At(exchange.slot);

@@ -66,6 +66,7 @@ class ClientCalls {
   // Ends those that have not left.
   void FailWaiting(const absl::Status& why);
   uint32_t live() const { return live_; }
+  bool waiting() const { return !ready_.empty(); }
 
   // By the exchange.
   void OnExchangeLeased(ClientExchange& exchange);
@@ -96,7 +97,7 @@ class ClientCalls {
   static void DeliverTooLarge(ClientCall& call, uint64_t bytes);
   void DropTable(absl::Span<const wire::PayloadEntry> table);
   void DropReply(wire::RecordHeader header, absl::Span<const std::byte> record);
-  void EndExchange(ClientExchange& exchange, const absl::Status& why);
+  void EndExchange(ClientExchange& exchange, absl::Status why);
   void Fail(ClientCall& call, const absl::Status& why);
   void Deliver(ClientExchange& exchange);
   uint32_t TimeoutUs(const ClientCall& call) const;

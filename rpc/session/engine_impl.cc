@@ -248,8 +248,12 @@ bool EngineImpl::PeerOnThisCpu() const {
 
 void EngineImpl::RunInSeat(reactor::Work& work) {
   inbox_.Push(work);
-  if (wake_work_->state.exchange(WakeWork::kPosted) == WakeWork::kIdle)
+  if (wake_work_->state.exchange(WakeWork::kPosted) != WakeWork::kIdle) return;
+  if (reactor_.options().thread) {
     reactor_.PostSeat(*wake_work_);
+  } else {
+    reactor_.Post(*wake_work_);  // driven by hand: only that thread takes the seat
+  }
 }
 
 }  // namespace verbena::session

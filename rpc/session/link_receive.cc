@@ -33,7 +33,7 @@ void LinkImpl::OnFrame(absl::Span<const std::byte> frame) {
   }
   writer_.credits().OnConsumed();
   if (writer_.credits().GrantDue()) MarkDirty();
-  if (writer_.stalled()) Resume();
+  if (writer_.stalled() || client_.waiting()) Resume();
 }
 
 absl::Status LinkImpl::OnRecord(wire::RecordHeader header, absl::Span<const std::byte> record) {

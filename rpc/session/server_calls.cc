@@ -255,10 +255,17 @@ bool ServerCalls::StageFast(Slot& slot, uint32_t index, const absl::Status& stat
                                      index | uint32_t{slot.generation} << 16});
   ServerCall* const call = slot.call;
   FreeSlot(slot);
-  if (call != nullptr) link_.engine_impl().ReplyEndedLater(*call);
+  Forget(call);
   link_.engine_impl().CountSent();
   link_.writer().Staged();
   return true;
+}
+
+void ServerCalls::Forget(ServerCall* call) {
+  if (call == nullptr) return;
+  call->link_ = nullptr;
+  call->slot_ = ~0u;
+  link_.engine_impl().ReplyEndedLater(*call);
 }
 
 void ServerCalls::ReplySlow(Slot& slot, uint32_t index, const absl::Status& status,

@@ -107,6 +107,8 @@ class ServerCalls {
   void ReplaceReply(ServerExchange& exchange, const absl::Status& status);
   bool StageReady(ServerExchange& exchange);
   void EndReplied(ServerExchange& exchange);
+  // The session forgets the call; its object may serve another once it has been told.
+  void Forget(ServerCall* call);
   void CancelSlot(Slot& slot, const absl::Status& why, bool peer_gone);
   ServerExchange& ExchangeOf(Slot& slot, uint32_t index);
 

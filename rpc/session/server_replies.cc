@@ -95,7 +95,7 @@ void ServerCalls::EndReplied(ServerExchange& exchange) {
   }
   ServerCall* const call = exchange.call;
   delete &exchange;
-  if (call != nullptr) link_.engine_impl().ReplyEndedLater(*call);
+  Forget(call);
 }
 
 void ServerCalls::Expire(int64_t now_ns) {

@@ -93,7 +93,6 @@ class TestSink final : public RequestSink {
   uint64_t request_bytes_max = 0;
   std::deque<TestServed> served;  // never moves one
   uint64_t requests = 0;
-  bool keep = true;  // false: echoes reuse one object
 };
 
 class TestOwner final : public LinkOwner {
