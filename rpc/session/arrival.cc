@@ -1,8 +1,13 @@
 #include "rpc/session/arrival.h"
 
+#include <algorithm>
+#include <memory>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/base/limits.h"
+#include "rpc/memory/pool.h"
 #include "rpc/session/engine_impl.h"
 #include "rpc/session/link_impl.h"
 
@@ -66,14 +71,47 @@ absl::Status Arrival::BeginBody() {
 }
 
 absl::Status Arrival::Read(const wire::PayloadEntry& from, memory::Block& into) {
-  absl::StatusOr<memory::Block> block = memory::AllocateBlock(from.bytes);
-  if (!block.ok()) return block.status();
+  const uint64_t budget = link_.engine_impl().options().fetching_bytes_max;
+  if (from.bytes > budget - std::min(budget, link_.arriving_bytes)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a message of ", from.bytes, " bytes beside ", link_.arriving_bytes,
+                     " that arrive; fetching_bytes_max is ", budget));
+  }
+  counted_bytes_ += from.bytes;
+  link_.arriving_bytes += from.bytes;
+  into = memory::TryAllocateBlock(from.bytes);
+  if (into) {
+    StartRead(from, into);
+    return absl::OkStatus();
+  }
+  // The pool must grow, which takes long.
+  allocating_ = true;
+  auto block = std::make_shared<absl::StatusOr<memory::Block>>(absl::UnknownError("not run"));
+  link_.engine_impl().OnSetupThread(
+      link_, [block, bytes = from.bytes] { *block = memory::AllocateBlock(bytes); },
+      [this, block, &from, &into] { OnAllocated(from, into, std::move(*block)); });
+  return absl::OkStatus();
+}
+
+void Arrival::OnAllocated(const wire::PayloadEntry& from, memory::Block& into,
+                          absl::StatusOr<memory::Block> block) {
+  allocating_ = false;
+  absl::Status status = failure_;
+  if (status.ok()) status = block.status();
+  if (status.ok() && !link_.up()) status = link_.DownStatus();
+  if (!status.ok() || owner_ == nullptr) {
+    link_.engine_impl().DoneLater(*this, std::move(status));
+    return;
+  }
   into = *std::move(block);
+  StartRead(from, into);
+}
+
+void Arrival::StartRead(const wire::PayloadEntry& from, memory::Block& into) {
   offset = 0;
   pieces.clear();
   pieces.push_back({&memory::HostDevice(), into.data(), from.bytes});
   link_.transfers().Start(*this, from, nullptr);
-  return absl::OkStatus();
 }
 
 void Arrival::OnDone(const absl::Status& status) {
@@ -100,6 +138,7 @@ void Arrival::ReleaseOne(uint64_t lease) {
 
 void Arrival::End(const absl::Status& status) {
   ended_ = true;
+  link_.arriving_bytes -= counted_bytes_;
   link_.Forget(*this);
   if (owner_ != nullptr) {
     owner_->OnArrived(status);
@@ -110,6 +149,7 @@ void Arrival::End(const absl::Status& status) {
 }
 
 void Arrival::Stop(const absl::Status& why) {
+  if (allocating_ && failure_.ok()) failure_ = why;
   if (!ended_) Transfers::Cancel(*this, why);
 }
 

@@ -58,6 +58,9 @@ class Arrival final : public Fetch {
   absl::Status BeginBody();
   absl::Status DecodeFrom(absl::Span<const std::byte> content);
   absl::Status Read(const wire::PayloadEntry& entry, memory::Block& into);
+  void OnAllocated(const wire::PayloadEntry& from, memory::Block& into,
+                   absl::StatusOr<memory::Block> block);
+  void StartRead(const wire::PayloadEntry& from, memory::Block& into);
   void ReleaseOne(uint64_t lease);
   void End(const absl::Status& status);
 
@@ -70,6 +73,8 @@ class Arrival final : public Fetch {
   std::vector<std::byte> record_;
   Step step_ = Step::kBegin;
   bool ended_ = false;
+  bool allocating_ = false;     // the setup thread makes room in the pool
+  uint64_t counted_bytes_ = 0;  // of link.arriving_bytes
   absl::Status failure_;
   wire::PayloadEntry head_entry_;
   memory::Block head_;

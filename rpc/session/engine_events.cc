@@ -83,31 +83,27 @@ void EngineImpl::WaitForReads(LinkImpl& link) {
 namespace {
 
 struct SetupResult : reactor::Work {
-  using Then = absl::AnyInvocable<void(LinkImpl&, absl::StatusOr<fabric::Offer>)>;
   SetupResult()
       : reactor::Work([](reactor::Work* work) { static_cast<SetupResult*>(work)->Tell(); }) {}
-  // The link is there: it counts its jobs, and stays for them.
   void Tell() {
     const std::unique_ptr<SetupResult> self(this);
-    --link->setup_jobs;
-    if (link->up()) then(*link, std::move(result));
+    --link->setup_jobs;  // it has stayed for us
+    then();
   }
   LinkImpl* link = nullptr;
-  Then then;
-  absl::StatusOr<fabric::Offer> result = absl::UnknownError("not run");
+  absl::AnyInvocable<void()> then;
 };
 
 }  // namespace
 
-void EngineImpl::OnSetupThread(
-    LinkImpl& link, absl::AnyInvocable<absl::StatusOr<fabric::Offer>()> job,
-    absl::AnyInvocable<void(LinkImpl&, absl::StatusOr<fabric::Offer>)> then) {
+void EngineImpl::OnSetupThread(LinkImpl& link, absl::AnyInvocable<void()> job,
+                               absl::AnyInvocable<void()> then) {
   auto result = std::make_unique<SetupResult>();
   result->link = &link;
   result->then = std::move(then);
   ++link.setup_jobs;
   reactor::PostSetup([gate = gate_, job = std::move(job), result = std::move(result)]() mutable {
-    result->result = job();
+    job();
     reactor::Work* const work = result.release();
     VERBENA_CHECK(gate->RunInSeat(*work), "an engine died before its links' setup jobs");
   });

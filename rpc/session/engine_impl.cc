@@ -226,11 +226,22 @@ void EngineImpl::Flush() {
   dirty_.clear();
 }
 
+// Whether a poll has something to do that no fabric will report.
+bool EngineImpl::HasLater() const {
+  if (!inbox_.Empty() || !failed_.empty() || !done_.empty() || !ended_replies_.empty() ||
+      !notify_.empty() || !closing_.empty() || !lane_failed_.empty() || !dirty_.empty()) {
+    return true;
+  }
+  for (LinkImpl* link : dying_) {
+    if (link->finished()) return true;
+  }
+  return false;
+}
+
 bool EngineImpl::Arm() {
-  bool again = !inbox_.Empty() || !failed_.empty() || !done_.empty() || !ended_replies_.empty() ||
-               !notify_.empty() || !closing_.empty() || !dirty_.empty();
+  bool again = false;
   for (const auto& fabric : fabrics_) again |= fabric->Arm();
-  return again || !inbox_.Empty();
+  return HasLater() || again;
 }
 
 void EngineImpl::Disarm() {
@@ -248,11 +259,9 @@ bool EngineImpl::PeerOnThisCpu() const {
 
 void EngineImpl::RunInSeat(reactor::Work& work) {
   inbox_.Push(work);
-  if (wake_work_->state.exchange(WakeWork::kPosted) != WakeWork::kIdle) return;
-  if (reactor_.options().thread) {
+  if (!reactor_.options().thread) return;  // driven by hand: its next poll looks
+  if (wake_work_->state.exchange(WakeWork::kPosted) == WakeWork::kIdle) {
     reactor_.PostSeat(*wake_work_);
-  } else {
-    reactor_.Post(*wake_work_);  // driven by hand: only that thread takes the seat
   }
 }
 

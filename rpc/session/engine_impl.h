@@ -73,9 +73,10 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   LinkImpl* FindLink(LinkId id, uint64_t serial);
   // Any thread. `work` runs in a poll, soon; it must stay until then.
   void RunInSeat(reactor::Work& work);
-  // `job` on the setup thread, then `then` in the seat. The link stays until both have run.
-  void OnSetupThread(LinkImpl& link, absl::AnyInvocable<absl::StatusOr<fabric::Offer>()> job,
-                     absl::AnyInvocable<void(LinkImpl&, absl::StatusOr<fabric::Offer>)> then);
+  // `job` on the setup thread, then `then` in the seat, also when the link went down meanwhile: it
+  // stays until both have run.
+  void OnSetupThread(LinkImpl& link, absl::AnyInvocable<void()> job,
+                     absl::AnyInvocable<void()> then);
 
   void FailLater(ClientCall& call, const absl::Status& why) { failed_.emplace_back(&call, why); }
   void DoneLater(Fetch& fetch, absl::Status status) {
@@ -106,6 +107,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
     return index < links_.size() ? links_[index] : nullptr;
   }
   bool RunLater();
+  bool HasLater() const;
   bool RunInbox();
   bool RunClosing();
   bool FinishDying();

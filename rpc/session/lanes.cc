@@ -1,5 +1,6 @@
 #include "rpc/session/lanes.h"
 
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,23 @@
 #include "rpc/session/link_impl.h"
 
 namespace verbena::session {
+
+namespace {
+
+using Prepared = absl::StatusOr<fabric::Offer>;
+
+// `job` on the setup thread; `then` with what it returned, if the link is still up.
+void OnSetupThread(LinkImpl& link, absl::AnyInvocable<Prepared()> job,
+                   absl::AnyInvocable<void(LinkImpl&, Prepared)> then) {
+  auto prepared = std::make_shared<Prepared>(absl::UnknownError("not run"));
+  link.engine_impl().OnSetupThread(
+      link, [prepared, job = std::move(job)]() mutable { *prepared = job(); },
+      [&link, prepared, then = std::move(then)]() mutable {
+        if (link.up()) then(link, std::move(*prepared));
+      });
+}
+
+}  // namespace
 
 Lanes::Lanes(LinkImpl& link) : link_(link) {
   if (!traits().prepares_lanes) owner_.state = reader_.state = State::kUp;
@@ -28,7 +46,7 @@ void Lanes::PrepareOwner() {
   fabric::Fabric* const fabric = &link_.fabric();
   const LinkId id = link_.id();
   const Lane lane = LaneOf(owner_);
-  link_.engine_impl().OnSetupThread(
+  OnSetupThread(
       link_, [fabric, id, lane] { return fabric->PrepareLane(id, lane); },
       [lane](LinkImpl& link, absl::StatusOr<fabric::Offer> offer) {
         link.lanes().OnOwnerPrepared(lane.generation, std::move(offer));
@@ -63,7 +81,7 @@ absl::Status Lanes::OnOffer(const wire::LaneRecord& record) {
   const Lane lane = LaneOf(reader_);
   fabric::Offer peer;
   peer.blob = std::string(record.blob);
-  link_.engine_impl().OnSetupThread(
+  OnSetupThread(
       link_,
       [fabric, id, lane, offer = std::move(peer)]() mutable -> absl::StatusOr<fabric::Offer> {
         absl::StatusOr<fabric::Offer> mine = fabric->PrepareLane(id, lane);
@@ -101,7 +119,7 @@ absl::Status Lanes::OnReady(const wire::LaneRecord& record) {
   const Lane lane = LaneOf(owner_);
   fabric::Offer peer;
   peer.blob = std::string(record.blob);
-  link_.engine_impl().OnSetupThread(
+  OnSetupThread(
       link_,
       [fabric, id, lane, offer = std::move(peer)]() mutable -> absl::StatusOr<fabric::Offer> {
         absl::Status completed = fabric->CompleteLane(id, lane, std::move(offer));

@@ -87,7 +87,8 @@ class LinkImpl final : public Link {
   void Finish();
   bool was_proved() const { return proved_up_; }
 
-  uint64_t announced_bytes = 0;
+  uint64_t announced_bytes = 0;  // leased to the peer
+  uint64_t arriving_bytes = 0;   // allocated for bodies and heads that are READ
   List<LeaseGroup> groups;
   List<PayloadSetImpl> sets;
   std::vector<Arrival*> arrivals;
