@@ -66,7 +66,7 @@ class CopyEngine {
   // until `tag` is reported. False: the queue is full (kCopiesInFlightMax), try again after Poll.
   // Reactor thread only.
   virtual bool Copy(uint64_t tag, absl::Span<const CopyPiece> pieces, StreamOrder order) = 0;
-  // Works for at most `budget_bytes`, looking at `yield` about every 4 KiB and returning early when
+  // Works for at most `budget_bytes`, looking at `yield` every 4 to 8 KiB and returning early when
   // it is true. Calls `done(tag, ok)` for each copy that ended; ok = false: a range faulted.
   // Returns whether copies are left. Reactor thread only.
   virtual bool Poll(size_t budget_bytes, absl::FunctionRef<bool()> yield,

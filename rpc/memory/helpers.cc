@@ -8,21 +8,28 @@
 namespace verbena::memory {
 namespace {
 
-const HelperThreads kNone;
-std::atomic<const HelperThreads*> threads_now{&kNone};
+// Replaced ones are never freed: another thread may be using one, and there are only a few in a
+// process's life.
+struct Installed {
+  HelperThreads threads;
+  const Installed* before = nullptr;
+};
+constinit const Installed kNone;
+constinit std::atomic<const Installed*> installed{&kNone};
+
+const HelperThreads& Threads() { return installed.load(std::memory_order_acquire)->threads; }
 
 }  // namespace
 
 void SetHelperThreads(const HelperThreads& threads) {
   VERBENA_CHECK((threads.on_reactor == nullptr) == (threads.post_disposal == nullptr) &&
                 (threads.on_setup == nullptr) == (threads.post_setup == nullptr));
-  // The old one is never freed: another thread may be using it, and there are only a few in a
-  // process's life.
-  threads_now.store(new HelperThreads(threads), std::memory_order_release);
+  installed.store(new Installed{threads, installed.load(std::memory_order_acquire)},
+                  std::memory_order_release);
 }
 
 void Dispose(Job job) {
-  const HelperThreads& threads = *threads_now.load(std::memory_order_acquire);
+  const HelperThreads& threads = Threads();
   if (threads.on_reactor != nullptr && threads.on_reactor()) {
     threads.post_disposal(std::move(job));
   } else {
@@ -31,7 +38,7 @@ void Dispose(Job job) {
 }
 
 void RunOnSetup(absl::FunctionRef<void()> work) {
-  const HelperThreads& threads = *threads_now.load(std::memory_order_acquire);
+  const HelperThreads& threads = Threads();
   if (threads.post_setup == nullptr || threads.on_setup()) {
     work();
     return;
@@ -45,7 +52,7 @@ void RunOnSetup(absl::FunctionRef<void()> work) {
 }
 
 void PostToSetup(Job job) {
-  const HelperThreads& threads = *threads_now.load(std::memory_order_acquire);
+  const HelperThreads& threads = Threads();
   if (threads.post_setup == nullptr) {
     std::move(job)();
   } else {

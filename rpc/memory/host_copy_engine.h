@@ -7,6 +7,7 @@
 
 #include "rpc/base/limits.h"
 #include "rpc/memory/device.h"
+#include "rpc/memory/streaming_copy.h"
 
 namespace verbena::memory {
 
@@ -35,10 +36,11 @@ class HostCopyEngine : public CopyEngine {
 
   uint32_t RunOf(absl::Span<const CopyPiece> pieces);
   Queued& Front() { return ring_[first_ % limits::kCopiesInFlightMax]; }
-  // Copies up to `bytes_max` of the front copy; returns how many.
-  size_t Step(size_t bytes_max);
+  // Copies one step of the front copy, within the budget; returns how many bytes.
+  size_t Step(size_t budget_bytes);
   void PopFront(absl::FunctionRef<void(uint64_t, bool)> done);
 
+  const uint64_t streaming_from_bytes_ = StreamingThresholdBytes();
   std::array<Queued, limits::kCopiesInFlightMax> ring_;
   uint64_t first_ = 0, last_ = 0;  // [first_, last_) of the ring are queued
   size_t piece_ = 0;               // where the front copy stands

@@ -62,9 +62,10 @@ void StreamingCopy(std::byte* to, const std::byte* from, size_t bytes) {
   static const Lines lines = BestLines();
   const size_t head = std::min<size_t>(-reinterpret_cast<uintptr_t>(to) % kLineBytes, bytes);
   const size_t middle = (bytes - head) / kLineBytes * kLineBytes;
-  std::memcpy(to, from, head);
+  const size_t tail = bytes - head - middle;
+  if (head > 0) std::memcpy(to, from, head);
   lines(to + head, from + head, middle);
-  std::memcpy(to + head + middle, from + head + middle, bytes - head - middle);
+  if (tail > 0) std::memcpy(to + head + middle, from + head + middle, tail);
 }
 
 void StreamingFence() { _mm_sfence(); }
