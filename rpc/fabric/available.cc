@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/fabric/shm/shm_fabric.h"
+#include "rpc/fabric/tcp/join_table.h"
 #include "rpc/fabric/tcp/tcp_fabric.h"
 
 namespace verbena::fabric {
@@ -21,6 +22,18 @@ std::vector<std::unique_ptr<Fabric>> MakeFabrics(const FabricOptions& options) {
 std::string MissingFabrics() {
   const absl::Status shm = shm::ShmUsable();
   return shm.ok() ? std::string() : absl::StrCat("shm: ", shm.message());
+}
+
+static_assert(kGreetingBytes == tcp::kGreetingBytes);
+
+bool IsGreeting(absl::string_view bytes) {
+  return tcp::MayBeGreeting(
+      absl::MakeSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
+}
+
+bool TakeGreeted(absl::string_view greeting, int fd) {
+  return tcp::JoinTable::Get().Join(
+      tcp::TokenOfGreeting(reinterpret_cast<const std::byte*>(greeting.data())), fd);
 }
 
 }  // namespace verbena::fabric

@@ -26,4 +26,13 @@ std::vector<std::unique_ptr<Fabric>> MakeFabrics(const FabricOptions& options);
 // thread.
 std::string MissingFabrics();
 
+// Besides links' own, fabrics make connections to the address where HELLO was said (bulk lanes);
+// they begin with a greeting, which no HELLO begins with.
+inline constexpr size_t kGreetingBytes = 20;
+// `bytes`: at least four, the first that came.
+bool IsGreeting(absl::string_view bytes);
+// Takes `fd`, from which exactly the greeting has been read. False: nobody waits for it; it is
+// closed. Any thread; never blocks.
+bool TakeGreeted(absl::string_view greeting, int fd);
+
 }  // namespace verbena::fabric

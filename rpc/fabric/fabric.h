@@ -36,7 +36,6 @@ struct Traits {
   uint32_t publish_bytes = 0;      // hand over an open frame once it holds so much, so that both sides stay busy
   uint32_t read_chunk_bytes = 0;   // the largest Read; a chunk is atomic with respect to revocation
   uint32_t reads_in_flight = 0;    // chunks worth posting at once on one link
-  bool second_stream = false;      // set-up gives Complete a second connection to the same address, Sockets::bulk (tcp)
   bool prepares_lanes = false;     // bulk lanes need PrepareLane/CompleteLane; else lane 0 always exists
   Revocation revocation = Revocation::kTable;
   bool bounds_enforced = false;    // the owner's side cannot be read outside a lease, whatever the peer does
@@ -59,7 +58,6 @@ enum class Side : uint8_t { kClient, kServer };
 struct Sockets {
   int stream = -1;  // the TCP (or unix) connection on which HELLO was exchanged; stays with the session except on tcp
   int side = -1;    // a connected unix socket for descriptors, when both are on one host; else -1
-  int bulk = -1;    // where traits().second_stream: a second connection to the same address, for large transfers; else -1
 };
 
 // A send buffer, private to this side until it is sent. Bytes 0-1 of every frame are its length modulo 65536, little

@@ -101,18 +101,18 @@ void ClientAttempt::ConnectNext() {
 
 void ClientAttempt::OnConnected(UniqueFd stream) {
   stage_ = "waiting for HELLO_REPLY";
-  auto self = shared_from_this();
-  socket_ = std::make_unique<HelloSocket>(
-      std::move(stream), HelloSocket::Events{[self](wire::HelloType type, std::string body) {
-                                               auto keep = self;
-                                               keep->OnMessage(type, body);
-                                             },
-                                             [self](absl::Status why) {
-                                               auto keep = self;
-                                               keep->Fail(absl::UnavailableError(absl::StrCat(
-                                                   keep->options_.address, ": ", why.message(),
-                                                   ", while ", keep->stage_)));
-                                             }});
+  const auto self = shared_from_this();
+  HelloSocket::Events events;
+  events.on_message = [self](wire::HelloType type, std::string body) {
+    const auto keep = self;
+    keep->OnMessage(type, body);
+  };
+  events.on_end = [self](absl::Status why) {
+    const auto keep = self;
+    keep->Fail(absl::UnavailableError(
+        absl::StrCat(keep->options_.address, ": ", why.message(), ", while ", keep->stage_)));
+  };
+  socket_ = std::make_unique<HelloSocket>(std::move(stream), std::move(events));
   wire::Hello hello;
   hello.incarnation = ProcessIncarnation();
   hello.open_calls_max = limits::kOpenCallsMax;
@@ -191,7 +191,6 @@ void ClientAttempt::OnPrepared(absl::StatusOr<fabric::Offer> offer) {
     CloseDescriptors(opening_.offer.fds);
     if (!status.ok()) return TransportFailed(status);
   }
-  if (opening_.fabric->traits().second_stream) return JoinBulk();
   SendOpen();
 }
 
@@ -201,25 +200,6 @@ absl::Status ClientAttempt::PassDescriptors() {
   opening_.side = *std::move(side);
   opening_.peer_pidfd = PeerPidfd(opening_.side.get());
   return SendDescriptors(opening_.side.get(), opening_.offer.fds);
-}
-
-void ClientAttempt::JoinBulk() {
-  stage_ = "connecting a second time";
-  AwaitWritable(StartConnect(connected_to_), [this](UniqueFd bulk, absl::Status status) {
-    if (status.ok()) {
-      const std::string join = wire::EncodeJoin(server_.join_token);
-      const ssize_t sent = ::send(bulk.get(), join.data(), join.size(), MSG_NOSIGNAL);
-      if (sent != static_cast<ssize_t>(join.size())) {
-        status = absl::UnavailableError(absl::StrCat("send: ", std::strerror(errno)));
-      }
-    }
-    if (!status.ok()) {
-      return TransportFailed(
-          absl::UnavailableError(absl::StrCat("its second connection: ", status.message())));
-    }
-    opening_.bulk = std::move(bulk);
-    SendOpen();
-  });
 }
 
 void ClientAttempt::SendOpen() {
@@ -261,8 +241,7 @@ void ClientAttempt::OnOpenReply(const std::string& body) {
 void ClientAttempt::Complete(const wire::OpenMessage& reply, std::vector<int> fds) {
   stage_ = "proving a transport";
   opening_.peer_segment_bytes = reply.segment_bytes;
-  fabric::Sockets sockets{socket_->Take().Release(), opening_.side.Release(),
-                          opening_.bulk.Release()};
+  fabric::Sockets sockets{socket_->Take().Release(), opening_.side.Release()};
   socket_.reset();
   using Result = std::pair<absl::Status, fabric::Sockets>;
   OnSetup<Result>(
@@ -274,7 +253,6 @@ void ClientAttempt::Complete(const wire::OpenMessage& reply, std::vector<int> fd
       [this](Result result) {
         opening_.prepared = result.first.ok();  // else nothing is left of it
         opening_.side.Reset(std::exchange(result.second.side, -1));
-        opening_.bulk.Reset(std::exchange(result.second.bulk, -1));
         if (result.first.ok() && !failure_) return Adopt(result.second);
         UniqueFd(result.second.stream).Reset();
         if (!failure_) NotProved(result.first);
@@ -333,7 +311,6 @@ void ClientAttempt::TransportFailed(const absl::Status& why) {
   NoteReason(why);
   candidates_.erase(candidates_.begin());
   opening_.side.Reset();
-  opening_.bulk.Reset();
   OnSetup<bool>(
       GiveUp(engine_, opening_.fabric, opening_.id, std::exchange(opening_.prepared, false)),
       [this](bool) { OpenNext(); });
@@ -354,7 +331,6 @@ void ClientAttempt::Conclude() {
   socket_.reset();
   StopAwaiting();
   opening_.side.Reset();
-  opening_.bulk.Reset();
   if (opening_.id != LinkId::kNone) {
     OnSetup<bool>(
         GiveUp(engine_, opening_.fabric, opening_.id, std::exchange(opening_.prepared, false)),

@@ -2,8 +2,8 @@
 // One attempt to make a link, the client's side of the handshake. Connect() in bootstrap.h starts
 // it.
 //
-//   resolve -> connect -> HELLO, HELLO_REPLY -> per transport: Prepare [S], (side socket, second
-//   stream), OPEN, OPEN_REPLY, Complete [S], Adopt (in the seat) -> proved
+//   resolve -> connect -> HELLO, HELLO_REPLY -> per transport: Prepare [S], (side socket), OPEN,
+//   OPEN_REPLY, Complete [S], Adopt (in the seat) -> proved
 //
 // A transport that fails before Adopt is followed by the next on the same connection. One that
 // fails in Adopt has used the connection up: the attempt connects again with the transports that
@@ -36,7 +36,7 @@ class ClientAttempt : public std::enable_shared_from_this<ClientAttempt> {
     LinkId id = LinkId::kNone;  // reserved
     bool prepared = false;
     fabric::Offer offer;
-    UniqueFd side, bulk, peer_pidfd;
+    UniqueFd side, peer_pidfd;
     uint32_t peer_segment_bytes = 0;
   };
 
@@ -50,7 +50,6 @@ class ClientAttempt : public std::enable_shared_from_this<ClientAttempt> {
   void OpenNext();
   void OnPrepared(absl::StatusOr<fabric::Offer> offer);
   absl::Status PassDescriptors();
-  void JoinBulk();
   void SendOpen();
   void OnOpenReply(const std::string& body);
   void Complete(const wire::OpenMessage& reply, std::vector<int> fds);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rpc/fabric/available.h"
 #include "rpc/reactor/service_threads.h"
 
 namespace verbena::session {
@@ -57,7 +58,7 @@ void HelloSocket::OnEvents(uint32_t events) {
 
 void HelloSocket::Read() {
   for (;;) {
-    const size_t want = header_known_ ? header_.body_bytes : wire::kHelloHeaderBytes;
+    const size_t want = Wanted();
     if (in_.size() < want) {
       const size_t had = in_.size();
       in_.resize(want);
@@ -77,6 +78,11 @@ void HelloSocket::Read() {
       if (in_.size() < want) continue;
     }
     if (header_known_) break;
+    if (want == fabric::kGreetingBytes) {
+      reading_ = false;
+      return events_.on_greeting(std::move(in_));  // may destroy this
+    }
+    if (Wanted() != want) continue;
     const absl::StatusOr<wire::HelloHeader> header = wire::DecodeHelloHeader(in_);
     if (!header.ok()) return End(header.status());
     header_ = *header;
@@ -84,8 +90,16 @@ void HelloSocket::Read() {
     in_.clear();
   }
   reading_ = false;
+  first_message_ = false;
   Want();
   events_.on_message(header_.type, std::move(in_));  // may destroy this
+}
+
+size_t HelloSocket::Wanted() const {
+  if (header_known_) return header_.body_bytes;
+  const bool greeting =
+      first_message_ && events_.on_greeting && in_.size() >= 4 && fabric::IsGreeting(in_);
+  return greeting ? fabric::kGreetingBytes : wire::kHelloHeaderBytes;
 }
 
 bool HelloSocket::CheckFirstByte() {

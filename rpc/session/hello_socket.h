@@ -18,6 +18,9 @@ class HelloSocket {
   struct Events {
     // A whole message. No more are read until ReadNext.
     absl::AnyInvocable<void(wire::HelloType type, std::string body)> on_message;
+    // A fabric's greeting in place of the first message (fabric/available.h); nothing more is read.
+    // Empty: none is expected.
+    absl::AnyInvocable<void(std::string greeting)> on_greeting;
     // The end: closed by the peer, broken, or not this protocol. At most once, and the last.
     // kNotFound: the peer closed before its first byte; kUnauthenticated: it speaks TLS.
     absl::AnyInvocable<void(absl::Status why)> on_end;
@@ -42,12 +45,14 @@ class HelloSocket {
   void Want();
   void End(absl::Status why);
   bool CheckFirstByte();
+  size_t Wanted() const;
 
   UniqueFd stream_;
   Events events_;
   std::string in_;
   bool header_known_ = false;
   bool anything_read_ = false;
+  bool first_message_ = true;
   wire::HelloHeader header_;
   bool reading_ = false;
   bool ended_ = false;

@@ -289,13 +289,9 @@ void ListenState::Describe(Engine& engine, wire::Hello& reply) const {
 void ListenState::AddTokens(const wire::Hello& reply,
                             const std::shared_ptr<ServerHandshake>& handshake) {
   side_tokens_[reply.side_token] = handshake;
-  join_tokens_[reply.join_token] = handshake;
 }
 
-void ListenState::RemoveTokens(const wire::Hello& reply) {
-  side_tokens_.erase(reply.side_token);
-  join_tokens_.erase(reply.join_token);
-}
+void ListenState::RemoveTokens(const wire::Hello& reply) { side_tokens_.erase(reply.side_token); }
 
 std::shared_ptr<ServerHandshake> ListenState::TakeToken(Tokens& tokens,
                                                         const wire::HelloToken& token) {
@@ -304,14 +300,6 @@ std::shared_ptr<ServerHandshake> ListenState::TakeToken(Tokens& tokens,
   auto handshake = found->second.lock();
   tokens.erase(found);
   return handshake;
-}
-
-void ListenState::Join(const wire::HelloToken& token, UniqueFd stream, const std::string& peer) {
-  const auto handshake = TakeToken(join_tokens_, token);
-  if (handshake == nullptr) {
-    return LogFailure(peer, absl::PermissionDeniedError("JOIN with an unknown or used token"));
-  }
-  handshake->AttachBulk(std::move(stream));
 }
 
 void ListenState::LogFailure(const std::string& peer, const absl::Status& why) {

@@ -64,8 +64,6 @@ class ListenState : public std::enable_shared_from_this<ListenState> {
   bool Allowed(absl::string_view transport) const;
   void AddTokens(const wire::Hello& reply, const std::shared_ptr<ServerHandshake>& handshake);
   void RemoveTokens(const wire::Hello& reply);
-  // A second stream that showed `token`; it is single use.
-  void Join(const wire::HelloToken& token, UniqueFd stream, const std::string& peer);
   void Ended(const std::shared_ptr<ServerHandshake>& handshake);
   // At most one line per second; says how many it left out.
   void LogFailure(const std::string& peer, const absl::Status& why);
@@ -96,7 +94,7 @@ class ListenState : public std::enable_shared_from_this<ListenState> {
   bool stopped_ = false;
   std::set<std::shared_ptr<ServerHandshake>> handshakes_;
   std::set<std::shared_ptr<SideArrival>> arrivals_;
-  Tokens side_tokens_, join_tokens_;
+  Tokens side_tokens_;
   int64_t last_log_ns_ = 0;
   uint64_t unlogged_ = 0;
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/base/limits.h"
+#include "rpc/fabric/available.h"
 #include "rpc/reactor/service_threads.h"
 #include "rpc/session/link_terms.h"
 #include "rpc/session/random.h"
@@ -56,20 +57,24 @@ void ServerHandshake::Start(UniqueFd stream) {
 
 void ServerHandshake::Watch(UniqueFd stream) {
   const auto self = shared_from_this();
-  socket_ = std::make_unique<HelloSocket>(
-      std::move(stream), HelloSocket::Events{[self](wire::HelloType type, std::string body) {
-                                               const auto keep = self;
-                                               keep->OnMessage(type, body);
-                                             },
-                                             [self](absl::Status why) {
-                                               const auto keep = self;
-                                               keep->OnEnd(why);
-                                             }});
+  HelloSocket::Events events;
+  events.on_message = [self](wire::HelloType type, std::string body) {
+    const auto keep = self;
+    keep->OnMessage(type, body);
+  };
+  events.on_greeting = [self](std::string greeting) {
+    const auto keep = self;
+    keep->OnGreeting(greeting);
+  };
+  events.on_end = [self](absl::Status why) {
+    const auto keep = self;
+    keep->OnEnd(why);
+  };
+  socket_ = std::make_unique<HelloSocket>(std::move(stream), std::move(events));
 }
 
 void ServerHandshake::OnMessage(wire::HelloType type, const std::string& body) {
   if (stage_ == Stage::kHello && type == wire::HelloType::kHello) return OnHello(body);
-  if (stage_ == Stage::kHello && type == wire::HelloType::kJoin) return OnJoin(body);
   if (stage_ == Stage::kOpen && type == wire::HelloType::kOpen) return OnOpen(body);
   Refuse(absl::InvalidArgumentError(absl::StrCat("bad handshake: ", wire::HelloTypeName(type),
                                                  " came, expected ",
@@ -103,7 +108,6 @@ void ServerHandshake::OnHello(const std::string& body) {
   reply_.incarnation = ProcessIncarnation();
   reply_.open_calls_max = limits::kOpenCallsMax;
   reply_.side_token = RandomToken();
-  reply_.join_token = RandomToken();
   listener_->Describe(*engine_, reply_);
   listener_->AddTokens(reply_, shared_from_this());
   has_tokens_ = true;
@@ -112,11 +116,13 @@ void ServerHandshake::OnHello(const std::string& body) {
   socket_->ReadNext();
 }
 
-void ServerHandshake::OnJoin(const std::string& body) {
-  const absl::StatusOr<wire::HelloToken> token = wire::DecodeJoin(body);
-  if (!token.ok()) return Refuse(token.status());
+// A connection that a fabric's peer makes to this address besides.
+void ServerHandshake::OnGreeting(const std::string& greeting) {
   const auto self = shared_from_this();
-  listener_->Join(*token, socket_->Take(), peer_);
+  if (!fabric::TakeGreeted(greeting, socket_->Take().Release())) {
+    listener_->LogFailure(peer_,
+                          absl::PermissionDeniedError("a bulk lane with an unknown or used token"));
+  }
   Close();
 }
 
@@ -142,18 +148,11 @@ void ServerHandshake::AttachSide(UniqueFd side) {
   MaybeSetUp();
 }
 
-void ServerHandshake::AttachBulk(UniqueFd bulk) {
-  if (ended_) return;
-  bulk_ = std::move(bulk);
-  MaybeSetUp();
-}
-
 // Once everything that belongs to the OPEN is there; what never comes ends with the handshake's
 // deadline.
 void ServerHandshake::MaybeSetUp() {
   if (stage_ != Stage::kAttach) return;
   if (open_.descriptors > 0 && !side_) return;
-  if (fabric_->traits().second_stream && !bulk_) return;
   std::vector<int> fds;
   if (open_.descriptors > 0) {
     absl::StatusOr<std::vector<int>> received = ReceiveDescriptors(side_.get(), open_.descriptors);
@@ -173,7 +172,7 @@ void ServerHandshake::MaybeSetUp() {
   job.id = *id;
   job.stream = socket_->Take().Release();
   socket_.reset();
-  job.sockets = {job.stream, side_.Release(), bulk_.Release()};
+  job.sockets = {job.stream, side_.Release()};
   reactor::PostSetup([self = shared_from_this(), fabric = fabric_, job, blob = open_.blob,
                       fds = std::move(fds)]() mutable {
     absl::StatusOr<fabric::Offer> offer = fabric->Prepare(job.id, fabric::Side::kServer, blob);
@@ -199,7 +198,6 @@ void ServerHandshake::MaybeSetUp() {
 
 void ServerHandshake::OnOpened(Opened result) {
   UniqueFd(std::exchange(result.sockets.side, -1)).Reset();
-  UniqueFd(std::exchange(result.sockets.bulk, -1)).Reset();
   bool sent = false;
   if (result.status.ok() && !ended_) {
     wire::OpenMessage reply;
@@ -303,7 +301,6 @@ void ServerHandshake::Close() {
   if (has_tokens_) listener_->RemoveTokens(reply_);
   socket_.reset();
   side_.Reset();
-  bulk_.Reset();
   // A job under way ends it when it comes back.
   if (stage_ != Stage::kSetup && stage_ != Stage::kAdopting) listener_->Ended(self);
 }

@@ -20,9 +20,8 @@ class ServerHandshake : public std::enable_shared_from_this<ServerHandshake> {
   void Start(UniqueFd stream);
   // Ends it once no job is under way; ListenState::Ended follows.
   void Close();
-  // What came in by other connections for this handshake.
+  // What came in by the side socket for this handshake.
   void AttachSide(UniqueFd side);
-  void AttachBulk(UniqueFd bulk);
   const std::string& peer() const { return peer_; }
 
  private:
@@ -33,7 +32,7 @@ class ServerHandshake : public std::enable_shared_from_this<ServerHandshake> {
   void OnMessage(wire::HelloType type, const std::string& body);
   void OnEnd(const absl::Status& why);
   void OnHello(const std::string& body);
-  void OnJoin(const std::string& body);
+  void OnGreeting(const std::string& greeting);
   void OnOpen(const std::string& body);
   void MaybeSetUp();
   void OnOpened(Opened result);
@@ -52,7 +51,7 @@ class ServerHandshake : public std::enable_shared_from_this<ServerHandshake> {
   wire::Hello client_;
   wire::Hello reply_;
   bool has_tokens_ = false;
-  UniqueFd side_, bulk_, peer_pidfd_;
+  UniqueFd side_, peer_pidfd_;
   wire::OpenMessage open_;
   fabric::Fabric* fabric_ = nullptr;
 };

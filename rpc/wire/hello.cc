@@ -27,7 +27,6 @@ enum Tag : uint16_t {
   kSidePath = 5,       // text
   kSideAbstract = 6,   // text, without the leading 0 byte
   kSideToken = 7,      // 16 bytes
-  kJoinToken = 8,      // 16 bytes
   kTransportName = 9,  // text
   kSegment = 10,       // u32
   kDescriptors = 11,   // u32
@@ -206,8 +205,6 @@ absl::string_view HelloTypeName(HelloType type) {
       return "OPEN_REPLY";
     case HelloType::kRefuse:
       return "REFUSE";
-    case HelloType::kJoin:
-      return "JOIN";
   }
   return "a message of unknown type";
 }
@@ -227,7 +224,7 @@ absl::StatusOr<HelloHeader> DecodeHelloHeader(absl::string_view header) {
   decoded.type = static_cast<HelloType>(type);
   decoded.body_bytes = LoadLittle<uint32_t>(header.data() + 8);
   if (type < static_cast<uint16_t>(HelloType::kHello) ||
-      type > static_cast<uint16_t>(HelloType::kJoin)) {
+      type > static_cast<uint16_t>(HelloType::kRefuse)) {
     return absl::InvalidArgumentError(absl::StrCat("bad handshake: message type ", type));
   }
   if (decoded.body_bytes > kHelloBodyBytesMax) {
@@ -268,9 +265,6 @@ absl::StatusOr<Hello> DecodeHello(absl::string_view body) {
         break;
       case kSideToken:
         reader.Token(*record, hello.side_token);
-        break;
-      case kJoinToken:
-        reader.Token(*record, hello.join_token);
         break;
       default:
         reader.Unknown(*record);
@@ -343,23 +337,6 @@ absl::Status DecodeRefuse(absl::string_view body, absl::Status& refusal) {
   return reader.status();
 }
 
-absl::StatusOr<HelloToken> DecodeJoin(absl::string_view body) {
-  HelloToken token{};
-  bool found = false;
-  Reader reader(body);
-  while (std::optional<Record> record = reader.Next()) {
-    if (record->tag == kJoinToken) {
-      reader.Token(*record, token);
-      found = true;
-    } else {
-      reader.Unknown(*record);
-    }
-  }
-  if (!found) reader.Fail("JOIN without a token");
-  if (!reader.status().ok()) return reader.status();
-  return token;
-}
-
 std::string EncodeHello(HelloType type, const Hello& hello) {
   Writer writer(type);
   std::string version;
@@ -377,7 +354,6 @@ std::string EncodeHello(HelloType type, const Hello& hello) {
     if (!hello.side_path.empty()) writer.Text(kSidePath, hello.side_path);
     if (!hello.side_abstract.empty()) writer.Text(kSideAbstract, hello.side_abstract);
     writer.Token(kSideToken, hello.side_token);
-    writer.Token(kJoinToken, hello.join_token);
   }
   return writer.Done();
 }
@@ -399,12 +375,6 @@ std::string EncodeRefuse(const absl::Status& why) {
   Writer writer(HelloType::kRefuse);
   writer.Number(kStatusCode, static_cast<uint32_t>(why.code()));
   writer.Text(kStatusText, why.message());
-  return writer.Done();
-}
-
-std::string EncodeJoin(const HelloToken& token) {
-  Writer writer(HelloType::kJoin);
-  writer.Token(kJoinToken, token);
   return writer.Done();
 }
 

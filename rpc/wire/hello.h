@@ -1,7 +1,7 @@
 #pragma once
 // The messages that set a link up, on the stream that the client connected: HELLO, HELLO_REPLY,
-// OPEN, OPEN_REPLY; REFUSE in place of any reply; JOIN as the first message of a further
-// connection. Pure encoding and decoding.
+// OPEN, OPEN_REPLY; REFUSE in place of any reply.
+// Pure encoding and decoding.
 //
 // A message is a header of 12 bytes and a body:
 //   offset 0  4 bytes "VRBN"        anything else: not this protocol
@@ -42,7 +42,6 @@ enum class HelloType : uint16_t {
   kOpen = 3,
   kOpenReply = 4,
   kRefuse = 5,
-  kJoin = 6,
 };
 absl::string_view HelloTypeName(HelloType type);
 
@@ -70,7 +69,6 @@ struct Hello {
   std::string side_path;
   std::string side_abstract;
   HelloToken side_token{};  // single use, on the side socket
-  HelloToken join_token{};  // single use, in JOIN
 };
 
 // OPEN (client) and OPEN_REPLY (server): one side's half of a transport. Descriptors pass on the
@@ -89,12 +87,10 @@ absl::StatusOr<Hello> DecodeHello(absl::string_view body);
 absl::StatusOr<OpenMessage> DecodeOpen(absl::string_view body);
 // Never OK: `refusal` gets what the peer said, the result whether it was said properly.
 absl::Status DecodeRefuse(absl::string_view body, absl::Status& refusal);
-absl::StatusOr<HelloToken> DecodeJoin(absl::string_view body);
 
 // Whole messages, with header. Text is cut to its maximum.
 std::string EncodeHello(HelloType type, const Hello& hello);
 std::string EncodeOpen(HelloType type, const OpenMessage& open);
 std::string EncodeRefuse(const absl::Status& why);
-std::string EncodeJoin(const HelloToken& token);
 
 }  // namespace verbena::wire

@@ -36,7 +36,6 @@ std::string BlobOf(const std::string& name, fabric::Side side) {
 FakeFabric::FakeFabric(const FakeFabricOptions& options) : options_(options) {
   traits_.name = options_.name;
   traits_.segment_bytes = options_.segment_bytes;
-  traits_.second_stream = options_.second_stream;
 }
 
 FakeFabric::~FakeFabric() {
@@ -79,7 +78,6 @@ absl::Status FakeFabric::Complete(LinkId link, fabric::Offer peer, fabric::Socke
     return status;
   }
   if (options_.passes_descriptors) state.side_socket = std::exchange(sockets.side, -1);
-  if (options_.second_stream) state.bulk = std::exchange(sockets.bulk, -1);
   if (options_.takes_stream) state.stream = std::exchange(sockets.stream, -1);
   return absl::OkStatus();
 }
@@ -93,7 +91,7 @@ void FakeFabric::Abandon(LinkId link) {
 }
 
 void FakeFabric::CloseState(State& state) {
-  for (int fd : {state.stream, state.side_socket, state.bulk}) {
+  for (int fd : {state.stream, state.side_socket}) {
     if (fd >= 0) close(fd);
   }
 }
@@ -105,10 +103,6 @@ size_t FakeFabric::links() {
 uint64_t FakeFabric::descriptor_of(LinkId link) {
   std::lock_guard lock(mutex_);
   return links_.at(link).descriptor;
-}
-bool FakeFabric::has_bulk(LinkId link) {
-  std::lock_guard lock(mutex_);
-  return links_.at(link).bulk >= 0;
 }
 
 FakeEngine::FakeEngine(std::vector<FakeFabricOptions> fabrics) {

@@ -21,7 +21,6 @@ namespace verbena::session {
 struct FakeFabricOptions {
   std::string name = "fake";
   bool passes_descriptors = false;
-  bool second_stream = false;
   bool takes_stream = false;
   uint32_t segment_bytes = 8192;
 };
@@ -63,7 +62,6 @@ class FakeFabric final : public fabric::Fabric {
   size_t links();
   // The peer's descriptor as it came, by its inode; 0 = none came.
   uint64_t descriptor_of(LinkId link);
-  bool has_bulk(LinkId link);
 
   FakeFaults faults;
   bool prepared_on_wrong_thread = false;
@@ -71,7 +69,7 @@ class FakeFabric final : public fabric::Fabric {
  private:
   struct State {
     fabric::Side side = fabric::Side::kClient;
-    int stream = -1, side_socket = -1, bulk = -1;
+    int stream = -1, side_socket = -1;
     uint64_t descriptor = 0;
   };
   void CloseState(State& state);

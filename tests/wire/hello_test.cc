@@ -27,7 +27,6 @@ Hello Sample() {
   hello.side_path = "/run/x";
   hello.side_abstract = "x";
   hello.side_token.fill(1);
-  hello.join_token.fill(2);
   return hello;
 }
 
@@ -51,10 +50,9 @@ TEST_CASE("HELLO_REPLY says what it was given", "[wire][hello]") {
   CHECK(hello->side_path == "/run/x");
   CHECK(hello->side_abstract == "x");
   CHECK(hello->side_token == Sample().side_token);
-  CHECK(hello->join_token == Sample().join_token);
 }
 
-TEST_CASE("OPEN, OPEN_REPLY, REFUSE and JOIN say what they were given", "[wire][hello]") {
+TEST_CASE("OPEN, OPEN_REPLY and REFUSE say what they were given", "[wire][hello]") {
   OpenMessage open;
   open.transport = "shm";
   open.segment_bytes = 8192;
@@ -80,13 +78,6 @@ TEST_CASE("OPEN, OPEN_REPLY, REFUSE and JOIN say what they were given", "[wire][
   // A refusal that says OK is a refusal.
   CHECK(DecodeRefuse(BodyOf(EncodeRefuse(absl::OkStatus())), refusal).ok());
   CHECK(refusal.code() == absl::StatusCode::kUnknown);
-
-  HelloToken token;
-  token.fill(9);
-  const auto join = DecodeJoin(BodyOf(EncodeJoin(token)));
-  REQUIRE(join.ok());
-  CHECK(*join == token);
-  CHECK_FALSE(DecodeJoin("").ok());
 }
 
 TEST_CASE("unknown records are skipped unless they are critical", "[wire][hello]") {
@@ -153,7 +144,6 @@ TEST_CASE("a message cut anywhere is refused or is a shorter message, and nothin
     absl::Status refusal;
     (void)DecodeRefuse(changed, refusal);
     CHECK_FALSE(refusal.ok());
-    (void)DecodeJoin(changed);
   }
 }
 

@@ -1,0 +1,63 @@
+// The handshake with the engine and the fabrics that users get.
+#include <thread>
+
+#include "rpc/fabric/available.h"
+#include "rpc/memory/device.h"
+#include "rpc/memory/pool.h"
+#include "rpc/reactor/service_threads.h"
+#include "rpc/session/bootstrap.h"
+#include "tests/catch.h"
+#include "tests/session/bootstrap_fakes.h"
+
+namespace verbena::session {
+namespace {
+
+struct RealEngine {
+  RealEngine() {
+    reactor::ReactorOptions options;
+    options.pin = false;
+    reactor = reactor::Reactor::Create(options).value();
+    fabric::FabricOptions fabrics;
+    fabrics.host = &memory::HostDevice();
+    fabrics.post_setup = [](absl::AnyInvocable<void() &&> job) {
+      reactor::PostSetup(std::move(job));
+    };
+    engine = Engine::Create(*reactor, fabric::MakeFabrics(fabrics), EngineOptions());
+  }
+  std::unique_ptr<reactor::Reactor> reactor;
+  std::unique_ptr<Engine> engine;
+};
+
+void CloseAll(RealEngine& real) {
+  while (!real.reactor->TryEnter()) std::this_thread::yield();
+  for (Link* link : real.engine->Links()) link->Close(absl::UnavailableError("the test ends"));
+  real.reactor->Leave();
+}
+
+}  // namespace
+
+TEST_CASE("real fabrics are set up and proved by the real engine", "[bootstrap][real]") {
+  FakeSink sink;
+  FakeOwner owner;
+  RealEngine server, client;
+  ListenOptions listen;
+  listen.address = "127.0.0.1:0";
+  auto listener = Listener::Listen(listen, {server.engine.get()}, sink).value();
+  ConnectOptions options;
+  options.address = listener->address();
+  for (const char* name : {"shm", "tcp"}) {
+    if (client.engine->FindFabric(name) == nullptr) continue;
+    options.transports = {name};
+    const absl::StatusOr<Link*> link = ConnectNow(*client.engine, options, owner);
+    INFO(link.status());
+    REQUIRE(link.ok());
+    CHECK((*link)->info().transport == name);
+  }
+  CHECK(Eventually([&] { return sink.up == owner.up; }));
+  listener.reset();
+  const int links = owner.up;
+  CloseAll(client);
+  CHECK(Eventually([&] { return owner.down == links && sink.down == links; }));
+}
+
+}  // namespace verbena::session
