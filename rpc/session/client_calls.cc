@@ -20,7 +20,7 @@ void ClientExchange::OnLeased() { calls.OnExchangeLeased(*this); }
 void ClientExchange::OnLeasesEnded() {
   const Error error = request.group()->error();
   request.DropGroup();
-  if (!ending && error != Error::kOk && step == Step::kLeasing) {
+  if (!ending && error != Error::kOk && (step == Step::kLeasing || step == Step::kReady)) {
     ending = true;
     end_status = error == Error::kLaneDown
                      ? absl::UnavailableError("the bulk lane stays down")
@@ -77,11 +77,12 @@ bool ClientCalls::StageFast(ClientCall& call, const Outgoing& request) {
   parts.metadata = request.metadata;
   parts.body = request.body;
   if (call.deadline_ns != 0) parts.wide_timeout_us = WideTimeoutUs(call);
-  const bool metadata_fits = request.metadata.empty() ||
-                             wire::MetadataBytes(request.metadata) <= limits::kMetadataBytesMax;
-  const size_t exact = wire::kRequestHeaderBytes + wire::SectionsBytes(parts);
+  const bool plain = parts.metadata.empty() && parts.wide_timeout_us == 0;
+  if (!plain && wire::MetadataBytes(parts.metadata) > limits::kMetadataBytesMax) return false;
+  const size_t exact =
+      wire::kRequestHeaderBytes + (plain ? parts.body.size() : wire::SectionsBytes(parts));
   const size_t bytes = wire::RoundUp8(exact);
-  if (!metadata_fits || bytes > link_.writer().record_bytes_max()) return false;
+  if (bytes > link_.writer().record_bytes_max()) return false;
   const uint32_t method = link_.DefineMethod(call.method);
   if (method == 0) return false;
   std::byte* const to = link_.writer().Reserve(static_cast<uint32_t>(bytes), SendClass::kData);
@@ -89,9 +90,13 @@ bool ClientCalls::StageFast(ClientCall& call, const Outgoing& request) {
   const uint32_t index = TakeSlot();
   Open(call, nullptr, index);
   ++live_;
-  if (bytes != exact) wire::Store(to + bytes - 8, uint64_t{0});
-  const uint8_t flags = static_cast<uint8_t>(
-      wire::EncodeSections(parts, to + wire::kRequestHeaderBytes) | (bytes - exact));
+  uint8_t flags = static_cast<uint8_t>(bytes - exact);
+  if (flags != 0) wire::Store(to + bytes - 8, uint64_t{0});
+  if (!plain) {
+    flags |= wire::EncodeSections(parts, to + wire::kRequestHeaderBytes);
+  } else if (!parts.body.empty()) {
+    std::memcpy(to + wire::kRequestHeaderBytes, parts.body.data(), parts.body.size());
+  }
   WriteHeader(call, method, index, flags, static_cast<uint32_t>(bytes), to);
   link_.writer().Staged();
   return true;

@@ -51,6 +51,10 @@ absl::Status Departure::Capture(const Outgoing& message, const absl::Status* sta
       if (!leased.ok()) return leased;
     }
     for (const OutgoingPayload& payload : message.payloads) {
+      if (payload.bytes != 0 && payload.region == nullptr) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("a payload of ", payload.bytes, " bytes in no region"));
+      }
       table_.push_back(EmptyEntry(payload.ticket, payload.bytes, payload.region.get()));
       lease_of_.push_back(
           payload.bytes == 0 ? kNoLease : AddLease(payload.region, payload.data, payload.bytes));

@@ -49,6 +49,7 @@ const fabric::RemoteKey& LeaseGroup::key(size_t index) const { return Find(slots
 void LeaseGroup::Post(LeaseSlot slot, Lease& lease) {
   VERBENA_DCHECK(lease.state == LeaseState::kIdle);
   lease.state = LeaseState::kLeasing;
+  lease.generation = link_.lanes().owner_lane().generation;
   link_.fabric().Lease(slot, link_.id(), link_.lanes().owner_lane(), lease.region, lease.data,
                        lease.bytes);
 }
@@ -99,19 +100,26 @@ void LeaseGroup::OnLeased(LeaseSlot slot, Error error, const fabric::RemoteKey& 
   Lease& lease = *Find(slot);
   if (lease.state != LeaseState::kLeasing) return;
   if (error == Error::kLaneDown && !lease.ending) {
-    lease.state = LeaseState::kIdle;  // made again when the lane is
+    lease.state = LeaseState::kIdle;  // made again when the lane is, or at once if that was quicker
+    if (link_.lanes().owner_up() && lease.generation != link_.lanes().owner_lane().generation) {
+      Post(slot, lease);
+    }
     return;
   }
   if (error != Error::kOk) {
     if (error_ == Error::kOk) error_ = error;
     lease.ending = true;
+    // The peer may wait for new keys.
+    if (announced_) link_.SendLeaseRecord(wire::RecordType::kRecall, slot.word(), true);
     Finish(slot, lease);
     End();
     return;
   }
   lease.state = LeaseState::kLive;
   lease.key = key;
-  if (lease.ending) {
+  const bool lane_is_there =
+      link_.lanes().owner_up() && lease.generation == link_.lanes().owner_lane().generation;
+  if (lease.ending || !lane_is_there) {
     if (!link_.up()) return;
     lease.state = LeaseState::kRevoking;
     link_.fabric().Revoke(slot);
@@ -204,7 +212,9 @@ void LeaseGroup::Expire(int64_t now_ns) {
 void LeaseGroup::Notify() {
   if (live_ == 0) {
     holder_.OnLeasesEnded();
-  } else if (usable() && !told_leased_) {
+  } else if (usable() && told_leased_) {
+    link_.OnBudget();  // on a new lane, and its message has not left yet
+  } else if (usable()) {
     told_leased_ = true;
     holder_.OnLeased();
   }

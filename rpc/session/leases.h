@@ -30,7 +30,8 @@ enum class LeaseState : uint8_t {
 struct Lease {
   LeaseGroup* group = nullptr;
   LeaseState state = LeaseState::kIdle;
-  bool ending = false;  // nothing but its end is wanted any more
+  bool ending = false;      // nothing but its end is wanted any more
+  uint32_t generation = 0;  // of the lane it was posted to
   memory::RegionRef region;
   const std::byte* data = nullptr;
   uint64_t bytes = 0;

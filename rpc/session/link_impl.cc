@@ -153,6 +153,7 @@ uint32_t LinkImpl::DefineMethod(uint32_t method) {
 
 void LinkImpl::Resume() {
   writer_.ClearStalled();
+  if (writer_.credits().GrantDue()) MarkDirty();  // what stalled may have been the grant
   DrainControl();
   if (!control_.empty()) return;
   server_.Resume();
@@ -267,6 +268,7 @@ void LinkImpl::OnLinkDown(const absl::Status& cause) {
     control_.Clear();
   }
   RunClose();
+  transfers_.OnLinkDown();
   groups.ForEach([](LeaseGroup& group) { group.OnLinkDown(); });
   engine_impl_.AddDying(*this);
 }

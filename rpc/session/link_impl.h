@@ -61,6 +61,9 @@ class LinkImpl final : public Link {
   uint32_t DefineMethod(uint32_t method);
   bool KnowsMethod(uint32_t number) const { return number - 1 < methods_.size(); }
   void* method_cookie(uint32_t number) const { return methods_[number - 1].cookie; }
+  uint64_t request_bytes_max(uint32_t number) const {
+    return methods_[number - 1].request_bytes_max;
+  }
   absl::string_view method_path(uint32_t number) const { return methods_[number - 1].path; }
   absl::Status DecodeInline(wire::MessageKind kind, absl::Span<const std::byte> record,
                             wire::MessageView& view);
@@ -94,13 +97,13 @@ class LinkImpl final : public Link {
   std::vector<Arrival*> arrivals;
   uint32_t setup_jobs = 0;
   bool dirty = false;
-  bool close_queued = false;
 
  private:
   enum class State : uint8_t { kProving, kUp, kClosing, kDown };
   struct Method {
     std::string path;
-    void* cookie = nullptr;
+    void* cookie = nullptr;  // null: the sink does not know it
+    uint64_t request_bytes_max = 0;
   };
 
   void Resume();

@@ -119,6 +119,8 @@ absl::Status LinkImpl::OnMethod(uint32_t number, absl::Span<const std::byte> rec
   Method method;
   method.path = std::string(*path);
   method.cookie = sink_->Resolve(method.path);
+  if (method.cookie != nullptr) method.request_bytes_max = sink_->RequestBytesMax(method.cookie);
+  if (method.request_bytes_max == 0) method.request_bytes_max = limits::kMessageBytesMax;
   methods_.push_back(std::move(method));
   return absl::OkStatus();
 }

@@ -16,16 +16,11 @@ ServerExchange::~ServerExchange() {
 
 void ServerExchange::OnLeased() { calls.OnReplyLeased(*this); }
 void ServerExchange::OnLeasesEnded() { calls.OnReplyLeasesEnded(*this); }
-uint64_t ServerExchange::BodyBytesMax() { return calls.RequestBytesMax(method_cookie); }
+uint64_t ServerExchange::BodyBytesMax() { return body_bytes_max; }
 void ServerExchange::OnArrived(const absl::Status& status) { calls.OnArrived(*this, status); }
 void ServerExchange::OnSetDrained() { calls.OnSetDrained(*this); }
 
 ServerCalls::~ServerCalls() { VERBENA_DCHECK(live() == 0, live(), " calls live"); }
-
-uint64_t ServerCalls::RequestBytesMax(void* cookie) {
-  const uint64_t limit = link_.sink()->RequestBytesMax(cookie);
-  return limit != 0 ? limit : limits::kMessageBytesMax;
-}
 
 ServerCalls::Slot* ServerCalls::FindOpen(uint32_t word) {
   const uint32_t index = word & 0xffff;
@@ -96,7 +91,7 @@ void ServerCalls::DeliverSlow(uint32_t index, uint32_t method, absl::Span<const 
     ServerExchange& exchange = ExchangeOf(At(index), index);
     exchange.step = ServerExchange::Step::kArriving;
     exchange.method = method;
-    exchange.method_cookie = cookie;
+    exchange.body_bytes_max = link_.request_bytes_max(method);
     exchange.arrival =
         std::make_unique<Arrival>(link_, exchange, wire::MessageKind::kRequest, record);
     exchange.arrival->Begin();
@@ -124,9 +119,10 @@ absl::Status ServerCalls::Deliver(uint32_t index, uint32_t method, RequestView& 
   request.method = link_.method_path(method);
   if (cookie == nullptr)
     return absl::UnimplementedError(absl::StrCat("unknown method ", request.method));
-  if (request.body.size() > RequestBytesMax(cookie)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a request of ", request.body.size(), " bytes; the limit is ", RequestBytesMax(cookie)));
+  const uint64_t bytes_max = link_.request_bytes_max(method);
+  if (request.body.size() > bytes_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a request of ", request.body.size(), " bytes; the limit is ", bytes_max));
   }
   request.method_cookie = cookie;
   request.deadline_ns = At(index).deadline_ns;
@@ -241,16 +237,21 @@ bool ServerCalls::StageFast(Slot& slot, uint32_t index, const absl::Status& stat
   if (status.ok()) parts.body = message.body;
   parts.metadata = message.metadata;
   if (parts.body.size() > link_.inline_bytes_max()) return false;
-  if (!parts.metadata.empty() && wire::MetadataBytes(parts.metadata) > limits::kMetadataBytesMax)
-    return false;
-  const size_t exact = wire::kReplyHeaderBytes + wire::SectionsBytes(parts);
+  const bool plain = status.ok() && parts.metadata.empty();
+  if (!plain && wire::MetadataBytes(parts.metadata) > limits::kMetadataBytesMax) return false;
+  const size_t exact =
+      wire::kReplyHeaderBytes + (plain ? parts.body.size() : wire::SectionsBytes(parts));
   const size_t bytes = wire::RoundUp8(exact);
   if (bytes > link_.writer().record_bytes_max()) return false;
   std::byte* const to = link_.writer().Reserve(static_cast<uint32_t>(bytes), SendClass::kData);
   if (to == nullptr) return false;
-  if (bytes != exact) wire::Store(to + bytes - 8, uint64_t{0});
-  const uint8_t flags = static_cast<uint8_t>(
-      wire::EncodeSections(parts, to + wire::kReplyHeaderBytes) | (bytes - exact));
+  uint8_t flags = static_cast<uint8_t>(bytes - exact);
+  if (flags != 0) wire::Store(to + bytes - 8, uint64_t{0});
+  if (!plain) {
+    flags |= wire::EncodeSections(parts, to + wire::kReplyHeaderBytes);
+  } else if (!parts.body.empty()) {
+    std::memcpy(to + wire::kReplyHeaderBytes, parts.body.data(), parts.body.size());
+  }
   wire::Store(to, wire::RecordHeader{wire::RecordType::kReply, flags, static_cast<uint16_t>(bytes),
                                      index | uint32_t{slot.generation} << 16});
   ServerCall* const call = slot.call;

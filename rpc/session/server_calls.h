@@ -51,7 +51,7 @@ class ServerExchange final : public ListNode<ServerExchange>,
   uint32_t index;  // of its slot; ~0 once that is given back
   Step step = Step::kRunning;
   ServerCall* call = nullptr;
-  void* method_cookie = nullptr;
+  uint64_t body_bytes_max = 0;
   uint32_t method = 0;  // the link's number
   std::unique_ptr<Arrival> arrival;
   PayloadSetImpl* set = nullptr;  // the request's
@@ -80,7 +80,6 @@ class ServerCalls {
   void OnSetDrained(ServerExchange& exchange);
   void OnReplyLeased(ServerExchange& exchange);
   void OnReplyLeasesEnded(ServerExchange& exchange);
-  uint64_t RequestBytesMax(void* cookie);
 
  private:
   struct Slot {

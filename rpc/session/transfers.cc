@@ -18,6 +18,9 @@ constexpr uint64_t kSmallBytes = 256 * 1024;
 // it.
 constexpr int64_t kBreakLentNs = 10'000'000;
 constexpr int64_t kBreakOwnNs = 2'000'000'000;
+// A READ has no deadline of its own: an owner that is stopped, or a completion that got lost, shows
+// only here. Longer than any fabric's retries.
+constexpr int64_t kNoProgressNs = 10'000'000'000;
 
 absl::Status StatusOf(Error error) {
   switch (error) {
@@ -193,6 +196,8 @@ void Transfers::Post(Transfer& transfer) {
   VERBENA_CHECK(slot.index != ReadSlot{}.index, "no READ slot");
   ++transfer.posted;
   ++reads_;
+  transfer.progress_ns = engine.now_ns();
+  if (transfer.posted == 1) link_.DueAt(transfer.progress_ns + kNoProgressNs);
   if (!transfer.unposted()) posted_.PushBack(transfer);
   engine.CountRead(chunk.bytes);
   link_.fabric().Read(slot, link_.id(), link_.lanes().reader_lane(), key,
@@ -204,6 +209,7 @@ void Transfers::OnReadDone(const PostedRead& read, Error error) {
   VERBENA_DCHECK(transfer.posted > 0 && reads_ > 0);
   --transfer.posted;
   --reads_;
+  transfer.progress_ns = link_.engine_impl().now_ns();
   if (error == Error::kLaneDown && !transfer.stopping) {
     transfer.again.push_back(read.chunk);
     (transfer.bytes <= kSmallBytes ? small_ : large_).PushBack(transfer);
@@ -271,6 +277,19 @@ void Transfers::FailAll(const absl::Status& why) {
   for (Transfer* transfer : all) Stop(*transfer, why);
 }
 
+void Transfers::OnLinkDown() {
+  std::vector<ReadSlot> mine;
+  ReadTable& reads = link_.engine_impl().reads();
+  reads.ForEach([&](ReadSlot slot, const PostedRead& read) {
+    if (read.transfer->link == &link_) mine.push_back(slot);
+  });
+  for (const ReadSlot slot : mine) {
+    const PostedRead read = *reads.Find(slot);
+    reads.Remove(slot);
+    OnReadDone(read, Error::kLinkDown);
+  }
+}
+
 void Transfers::Expire(int64_t now_ns) {
   std::vector<Transfer*> all;
   for (List<Transfer>* list : {&waiting_, &small_, &large_, &posted_}) {
@@ -282,6 +301,13 @@ void Transfers::Expire(int64_t now_ns) {
 
 void Transfers::ExpireOne(Transfer& transfer, int64_t now_ns) {
   const int64_t deadline_ns = transfer.fetch->deadline_ns;
+  if (transfer.posted != 0) {
+    if (now_ns - transfer.progress_ns >= kNoProgressNs) {
+      link_.lanes().BreakReaderLane();
+    } else {
+      link_.DueAt(transfer.progress_ns + kNoProgressNs);
+    }
+  }
   if (transfer.stopping) {
     if (transfer.break_due_ns == 0) return;
     if (now_ns - transfer.break_due_ns < 0) {

@@ -45,6 +45,7 @@ class Transfer : public ListNode<Transfer> {
   absl::Status status;
   int64_t admission_due_ns = 0;
   int64_t break_due_ns = 0;
+  int64_t progress_ns = 0;  // when a chunk was last posted or done
 
   bool unposted() const { return !stopping && (next < bytes || !again.empty()); }
 };
@@ -63,6 +64,8 @@ class Transfers {
   static LinkImpl* LinkOf(const Fetch& fetch);
 
   void OnReadDone(const PostedRead& read, Error error);
+  // After the fabric's LinkDown, which ends READs that it was given too late to answer.
+  void OnLinkDown();
   // Posts what may be posted.
   void Pump();
   void Expire(int64_t now_ns);
