@@ -8,6 +8,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "rpc/fabric/available.h"
+#include "rpc/memory/device.h"
+#include "rpc/reactor/service_threads.h"
 
 namespace verbena::session {
 namespace {
@@ -18,24 +20,32 @@ struct Engines {
 };
 
 Engine* Make(reactor::Reactor& reactor) {
-  return Engine::Create(reactor, fabric::MakeFabrics(fabric::FabricOptions()), EngineOptions())
-      .release();
+  fabric::FabricOptions options;
+  options.host = &memory::HostDevice();
+  options.post_setup = [](absl::AnyInvocable<void() &&> job) { reactor::PostSetup(std::move(job)); };
+  return Engine::Create(reactor, fabric::MakeFabrics(options), EngineOptions()).release();
 }
 
 }  // namespace
 
 Engine& EngineOf(reactor::Reactor& reactor) {
   static Engines* const engines = new Engines;
-  absl::MutexLock lock(&engines->mutex);
-  Engine*& engine = engines->of[&reactor];
-  if (engine != nullptr) return *engine;
-  if (reactor.InSeat()) {
-    engine = Make(reactor);
-    return *engine;
+  {
+    absl::MutexLock lock(&engines->mutex);
+    const auto found = engines->of.find(&reactor);
+    if (found != engines->of.end()) return *found->second;
   }
-  while (!reactor.TryEnter()) absl::SleepFor(absl::Microseconds(20));
-  engine = Make(reactor);
-  reactor.Leave();
+  // The seat first, then the lock: a handler that makes a channel holds the seat already.
+  const bool seated = reactor.InSeat();
+  while (!seated && !reactor.TryEnter()) absl::SleepFor(absl::Microseconds(20));
+  Engine* engine;
+  {
+    absl::MutexLock lock(&engines->mutex);
+    Engine*& slot = engines->of[&reactor];
+    if (slot == nullptr) slot = Make(reactor);
+    engine = slot;
+  }
+  if (!seated) reactor.Leave();
   return *engine;
 }
 

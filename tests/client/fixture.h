@@ -34,7 +34,8 @@ inline Tensor FloatTensor(std::vector<float> values) {
 inline float At(const Tensor& tensor, size_t i) { return (*tensor.Values<float>())[i]; }
 inline Tensor TwiceOf(const Tensor& in) {
   std::vector<float> values;
-  for (const float f : *in.Values<float>()) values.push_back(2 * f);
+  const absl::Span<const float> from = *in.Values<float>();
+  for (const float f : from) values.push_back(2 * f);
   return *Tensor::Copy<float>(values, in.shape());
 }
 inline Parcel<test::InferRequest> InferParcel(float first = 1) {
