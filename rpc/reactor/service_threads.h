@@ -31,7 +31,7 @@ class Watch {
   // `events` are EPOLLIN, EPOLLOUT, ...; the callback runs on the watch thread until RemoveFd. Any
   // thread.
   void AddFd(int fd, uint32_t events, absl::AnyInvocable<void(uint32_t events)> callback);
-  void ModifyFd(int fd, uint32_t events);
+  void ModifyFd(int fd, uint32_t events);  // nothing when it is not watched (any more)
   // After it returns the callback does not run any more (waits for a running one unless called from
   // it). Any thread.
   void RemoveFd(int fd);

@@ -62,7 +62,7 @@ class Loop {
     if (Forked()) return;
     std::lock_guard lock(mutex_);
     const auto id = ids_.find(fd);
-    VERBENA_CHECK(id != ids_.end(), "fd ", fd, " is not watched");
+    if (id == ids_.end()) return;  // removed meanwhile by another thread
     epoll_event event{.events = events, .data = {.u64 = id->second}};
     VERBENA_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, fd, &event) == 0, "fd ", fd, ": ",
                   std::strerror(errno));

@@ -42,10 +42,13 @@ DeathWatch::DeathWatch(std::shared_ptr<EngineGate> gate, LinkId link, uint64_t s
 }
 
 DeathWatch::~DeathWatch() {
+  // Both removed before either is closed: a callback that runs meanwhile still names both, and the
+  // number of a closed one may be somebody else's by then.
   for (const int fd : {stream_fd_, pidfd_}) {
-    if (fd < 0) continue;
-    reactor::Watch::Get().RemoveFd(fd);
-    close(fd);
+    if (fd >= 0) reactor::Watch::Get().RemoveFd(fd);
+  }
+  for (const int fd : {stream_fd_, pidfd_}) {
+    if (fd >= 0) close(fd);
   }
 }
 
