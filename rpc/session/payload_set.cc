@@ -22,16 +22,25 @@ namespace {
 }  // namespace
 
 bool EngineGate::RunInSeat(reactor::Work& work, EngineImpl** engine) {
+  EngineImpl* target;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (engine_ == nullptr) return false;
+    target = engine_;
+    ++users_;
+  }
+  if (engine != nullptr) *engine = target;
+  // Without the lock: what runs in the seat meanwhile may come here again.
+  target->RunInSeat(work);
   absl::MutexLock lock(&mutex_);
-  if (engine_ == nullptr) return false;
-  if (engine != nullptr) *engine = engine_;
-  engine_->RunInSeat(work);
+  --users_;
   return true;
 }
 
 void EngineGate::Close() {
   absl::MutexLock lock(&mutex_);
   engine_ = nullptr;
+  mutex_.Await(absl::Condition(+[](int* users) { return *users == 0; }, &users_));
 }
 
 PayloadSetRef PayloadSetImpl::Create(LinkImpl& link, wire::PayloadTable table) {

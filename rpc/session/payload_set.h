@@ -29,6 +29,7 @@ class EngineGate {
  private:
   absl::Mutex mutex_;
   EngineImpl* engine_ ABSL_GUARDED_BY(mutex_);
+  int users_ ABSL_GUARDED_BY(mutex_) = 0;  // in RunInSeat
 };
 
 // Who must know when the last READ of a set is over.

@@ -132,21 +132,6 @@ TEST_CASE("Get on a reactor thread is refused with advice", "[client][call]") {
   REQUIRE_CODE(Run(inside(greeter.stub)), kFailedPrecondition);
 }
 
-TEST_CASE("a lock held across Get does not deadlock with other callbacks", "[client][call]") {
-  Greeter greeter;
-  std::mutex mutex;
-  std::atomic<int> callbacks{0};
-  for (int i = 0; i < 100; ++i) {
-    greeter.stub.SayHello(RequestFor("cb")).Then([&](StatusOr<HelloReply>) {
-      std::lock_guard lock(mutex);
-      ++callbacks;
-    });
-    std::lock_guard lock(mutex);
-    REQUIRE(greeter.stub.SayHello(RequestFor("get")).Get().ok());
-  }
-  REQUIRE(Eventually([&] { return callbacks == 100; }));
-}
-
 TEST_CASE("dropping a call cancels its handler", "[client][cancel]") {
   Greeter greeter;
   std::atomic<bool> cancelled{false};
