@@ -132,10 +132,10 @@ absl::Status ParseRequest(const std::byte* from, uint32_t sequence, Request& req
 }
 
 void WriteAnswer(uint32_t sequence, Error status, uint32_t bytes, std::byte* to) {
+  memset(to, 0, kAnswerBytes);
   Put(to, 0, sequence);
   Put(to, 4, static_cast<uint32_t>(status));
   Put(to, 8, bytes);
-  Put(to, 12, uint32_t{0});
 }
 
 absl::Status ParseAnswer(const std::byte* from, uint32_t sequence, uint32_t bytes, Error& status) {
@@ -151,6 +151,7 @@ absl::Status ParseAnswer(const std::byte* from, uint32_t sequence, uint32_t byte
 }
 
 void WriteTrailer(uint32_t sequence, Error status, std::byte* to) {
+  memset(to, 0, kTrailerBytes);
   Put(to, 0, sequence);
   Put(to, 4, static_cast<uint32_t>(status));
 }

@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kDirectLinksMax = 6;
 // Ticks between two looks at the sockets that are not read directly. Lower costs the direct ones
 // system calls; higher, and the first bytes on a resting socket wait for longer.
-constexpr uint64_t kTicksPerScan = 8;
+constexpr uint64_t kTicksPerScan = 16;
 constexpr uint64_t kTicksPerCool = 4096;
 constexpr int kSocketsPerScan = 64;
 // A frame within so many ticks: bulk lanes get little of a tick.
