@@ -1,6 +1,7 @@
 #pragma once
-// VERBENA_CHECK(condition, state...): a broken invariant of our own ends the process with the expression and the state.
-// Never for what a peer or a user controls: that is validated and answered with a Status. VERBENA_DCHECK: debug builds.
+// VERBENA_CHECK(condition, state...): a broken invariant of our own ends the process with the
+// expression and the state. Never for what a peer or a user controls: that is validated and
+// answered with a Status. VERBENA_DCHECK: debug builds.
 #include "absl/strings/str_cat.h"
 
 namespace verbena::internal {
@@ -8,12 +9,12 @@ namespace verbena::internal {
                               absl::string_view state);
 }  // namespace verbena::internal
 
-#define VERBENA_CHECK(condition, ...)                                                \
-  do {                                                                               \
-    if (__builtin_expect(!(condition), 0)) {                                         \
-      ::verbena::internal::CheckFailed(__FILE__, __LINE__, #condition,               \
+#define VERBENA_CHECK(condition, ...)                                                  \
+  do {                                                                                 \
+    if (__builtin_expect(!(condition), 0)) {                                           \
+      ::verbena::internal::CheckFailed(__FILE__, __LINE__, #condition,                 \
                                        ::absl::StrCat("" __VA_OPT__(, ) __VA_ARGS__)); \
-    }                                                                                \
+    }                                                                                  \
   } while (false)
 
 #ifdef NDEBUG

@@ -1,11 +1,13 @@
 #pragma once
-// Names of things that another layer refers to. Operations in flight are named by slot index and generation, never by
-// pointer, so that a late completion for something closed is detected and not dereferenced.
+// Names of things that another layer refers to. Operations in flight are named by slot index and
+// generation, never by pointer, so that a late completion for something closed is detected and not
+// dereferenced.
 #include <cstdint>
 
 namespace verbena {
 
-// Index of a link in its reactor's table. Reused only after the fabric's LinkDown, which is a link's last event.
+// Index of a link in its reactor's table. Reused only after the fabric's LinkDown, which is a
+// link's last event.
 enum class LinkId : uint32_t { kNone = ~0u };
 
 template <class Tag>
@@ -29,11 +31,13 @@ enum class LaneRole : uint8_t { kReader, kOwner };
 struct Lane {
   uint8_t index = 0;
   LaneRole role = LaneRole::kReader;
-  uint32_t generation = 0;  // + 1 with each rebuild: nothing of an old lane is taken for the new one
+  uint32_t generation =
+      0;  // + 1 with each rebuild: nothing of an old lane is taken for the new one
   friend constexpr bool operator==(Lane, Lane) = default;
 };
 
-// What the data path carries instead of a Status; it becomes a Status with text only when handed to a user.
+// What the data path carries instead of a Status; it becomes a Status with text only when handed to
+// a user.
 enum class Error : uint8_t {
   kOk = 0,
   kLeaseLost,    // revoked or released before or during the READ; nothing of the bytes may be used
@@ -42,7 +46,7 @@ enum class Error : uint8_t {
   kLinkDown,     // the peer is gone
   kUnsupported,  // this fabric cannot reach that memory
   kNoMemory,
-  kFault,        // memory vanished under the copy (unmapped, truncated)
+  kFault,  // memory vanished under the copy (unmapped, truncated)
 };
 
 }  // namespace verbena

@@ -43,8 +43,9 @@ inline constexpr int64_t kLaneRebuildWindowNs = 10'000'000'000;
 inline constexpr uint32_t kMethodsPerLinkMax = 4096;
 
 // ---- tcp
-// Send buffers of a segment each that one link may hold, and all links of a reactor together. A peer that does not read
-// blocks its own; fewer, and a burst waits for the socket; more, and the backlog of a slow peer grows.
+// Send buffers of a segment each that one link may hold, and all links of a reactor together. A
+// peer that does not read blocks its own; fewer, and a burst waits for the socket; more, and the
+// backlog of a slow peer grows.
 inline constexpr uint32_t kTcpFramesPerLinkMax = 32;
 inline constexpr uint32_t kTcpFramesMax = 1024;
 static_assert(kTcpFramesPerLinkMax <= kTcpFramesMax / 8);
@@ -57,8 +58,8 @@ inline constexpr uint64_t kGatherBelowBytes = 4 * 1024;
 inline constexpr size_t kFetchReadsMax = 4096;
 
 // ---- set-up
-// Handshakes of one listener at a time; more wait in the kernel's backlog. Too low: silent peers, which hold theirs until
-// the handshake deadline, keep others out.
+// Handshakes of one listener at a time; more wait in the kernel's backlog. Too low: silent peers,
+// which hold theirs until the handshake deadline, keep others out.
 inline constexpr uint32_t kHandshakesMax = 256;
 
 // ---- memory

@@ -1,16 +1,21 @@
 #pragma once
-// fabric::Fabric: what a transport does for a session, and no more. One object per transport and reactor. Above this file
-// no code knows which fabric it is on.
+// fabric::Fabric: what a transport does for a session, and no more. One object per transport and
+// reactor. Above this file no code knows which fabric it is on.
 //
-// A link has a control lane (ordered frames within credits) and bulk lanes (READs, one direction each). Frames name
-// nothing; leases and READs are named by slots that the session chose and the fabric echoes.
+// A link has a control lane (ordered frames within credits) and bulk lanes (READs, one direction
+// each). Frames name nothing; leases and READs are named by slots that the session chose and the
+// fabric echoes.
 //
 // Rules for implementations
-//  - No method except those marked [S] blocks, and none calls the sink back inline: events come out of Poll() only.
-//  - Every Read gives exactly one OnReadDone; its destination is untouched afterwards. Every Lease gives exactly one
+//  - No method except those marked [S] blocks, and none calls the sink back inline: events come out
+//  of Poll() only.
+//  - Every Read gives exactly one OnReadDone; its destination is untouched afterwards. Every Lease
+//  gives exactly one
 //    OnLeased, every Revoke exactly one OnRevoked: from then on no byte of it is deliverable.
-//  - BreakLane and Close answer for all READs of the lane or link first; OnLinkDown is the last event of a link.
-//  - The peer's bytes are untrusted: a violation brings the link down with a Status that names value and limit.
+//  - BreakLane and Close answer for all READs of the lane or link first; OnLinkDown is the last
+//  event of a link.
+//  - The peer's bytes are untrusted: a violation brings the link down with a Status that names
+//  value and limit.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -29,24 +34,30 @@ namespace verbena::fabric {
 enum class Revocation : uint8_t { kWindow, kLeaseMr, kLane, kWord, kTable };
 
 struct Traits {
-  absl::string_view name;          // "shm", "tcp", "verbs", "sim"
-  uint32_t segment_bytes = 0;      // the largest frame
-  uint32_t slot_bytes = 0;         // a frame of n bytes takes ceil(n / slot_bytes) slots of the receiver's window
-  uint32_t window_slots = 0;       // the receive window per link and direction
-  uint32_t publish_bytes = 0;      // hand over an open frame once it holds so much, so that both sides stay busy
-  uint32_t read_chunk_bytes = 0;   // the largest Read; a chunk is atomic with respect to revocation
-  uint32_t reads_in_flight = 0;    // chunks worth posting at once on one link
-  bool prepares_lanes = false;     // bulk lanes need PrepareLane/CompleteLane; else lane 0 always exists
+  absl::string_view name;      // "shm", "tcp", "verbs", "sim"
+  uint32_t segment_bytes = 0;  // the largest frame
+  uint32_t slot_bytes =
+      0;  // a frame of n bytes takes ceil(n / slot_bytes) slots of the receiver's window
+  uint32_t window_slots = 0;  // the receive window per link and direction
+  uint32_t publish_bytes =
+      0;  // hand over an open frame once it holds so much, so that both sides stay busy
+  uint32_t read_chunk_bytes = 0;  // the largest Read; a chunk is atomic with respect to revocation
+  uint32_t reads_in_flight = 0;   // chunks worth posting at once on one link
+  bool prepares_lanes =
+      false;  // bulk lanes need PrepareLane/CompleteLane; else lane 0 always exists
   Revocation revocation = Revocation::kTable;
-  bool bounds_enforced = false;    // the owner's side cannot be read outside a lease, whatever the peer does
+  bool bounds_enforced =
+      false;  // the owner's side cannot be read outside a lease, whatever the peer does
 };
 
-// What lets the peer read one lease; opaque above the fabric. Carried in the payload table, one per piece and lane.
+// What lets the peer read one lease; opaque above the fabric. Carried in the payload table, one per
+// piece and lane.
 struct RemoteKey {
   std::array<uint64_t, 4> words{};
 };
 
-// One side's half of setting a link or a lane up: a blob for the handshake, descriptors for the side socket.
+// One side's half of setting a link or a lane up: a blob for the handshake, descriptors for the
+// side socket.
 struct Offer {
   std::string blob;
   std::vector<int> fds;  // owned
@@ -56,17 +67,19 @@ enum class Side : uint8_t { kClient, kServer };
 
 // Sockets that set-up made; the fabric owns what it takes (sets it to -1).
 struct Sockets {
-  int stream = -1;  // the TCP (or unix) connection on which HELLO was exchanged; stays with the session except on tcp
+  int stream = -1;  // the TCP (or unix) connection on which HELLO was exchanged; stays with the
+                    // session except on tcp
   int side = -1;    // a connected unix socket for descriptors, when both are on one host; else -1
 };
 
-// A send buffer, private to this side until it is sent. Bytes 0-1 of every frame are its length modulo 65536, little
-// endian; Send writes them (the session's header leaves room, and need not set them). Nothing else in a frame is the fabric's.
+// A send buffer, private to this side until it is sent. Bytes 0-1 of every frame are its length
+// modulo 65536, little endian; Send writes them (the session's header leaves room, and need not set
+// them). Nothing else in a frame is the fabric's.
 struct OutFrame {
   std::byte* data = nullptr;
   uint32_t capacity = 0;
-  uint32_t bytes = 0;   // set by the session before Send
-  uint32_t token = 0;   // the fabric's
+  uint32_t bytes = 0;  // set by the session before Send
+  uint32_t token = 0;  // the fabric's
 };
 
 struct LocalPiece {
@@ -77,7 +90,8 @@ struct LocalPiece {
 
 class EventSink {
  public:
-  // `frame` is valid in this call only and is at least 8 bytes; its receive slots are reposted when it returns.
+  // `frame` is valid in this call only and is at least 8 bytes; its receive slots are reposted when
+  // it returns.
   virtual void OnFrame(LinkId link, absl::Span<const std::byte> frame) = 0;
   // After AcquireFrame failed: it can succeed now.
   virtual void OnSendable(LinkId link) = 0;
@@ -96,12 +110,14 @@ class Fabric {
   virtual ~Fabric() = default;
   virtual const Traits& traits() const = 0;
 
-  // [S] Setting up. Prepare makes this side's half (the server's may use `peer_blob`, the client's offer); Complete takes
-  // the other half. On error nothing is left behind. Abandon: the handshake failed after Prepare.
+  // [S] Setting up. Prepare makes this side's half (the server's may use `peer_blob`, the client's
+  // offer); Complete takes the other half. On error nothing is left behind. Abandon: the handshake
+  // failed after Prepare.
   virtual absl::StatusOr<Offer> Prepare(LinkId link, Side side, absl::string_view peer_blob) = 0;
   virtual absl::Status Complete(LinkId link, Offer peer, Sockets& sockets) = 0;
   virtual void Abandon(LinkId link) = 0;
-  // Between Complete and Start: which ways of READ were proved, and which are off with their reason; for people.
+  // Between Complete and Start: which ways of READ were proved, and which are off with their
+  // reason; for people.
   virtual std::string ReadWays(LinkId) const { return {}; }
   // [S] A bulk lane, where traits().prepares_lanes. The owner's end prepares first.
   virtual absl::StatusOr<Offer> PrepareLane(LinkId link, Lane lane) = 0;
@@ -112,35 +128,40 @@ class Fabric {
   // From now on events of the link are delivered. Called once, after Complete.
   virtual void Start(LinkId link) = 0;
 
-  // A buffer to fill. False: none is free now; OnSendable follows. What Send needs is reserved here, so Send accepts.
+  // A buffer to fill. False: none is free now; OnSendable follows. What Send needs is reserved
+  // here, so Send accepts.
   virtual bool AcquireFrame(LinkId link, OutFrame& frame) = 0;
   // Hands frames over in order, with one doorbell. The session keeps within the peer's credits.
   virtual void Send(LinkId link, absl::Span<const OutFrame> frames) = 0;
   // Gives a buffer back unsent.
   virtual void Discard(LinkId link, const OutFrame& frame) = 0;
 
-  // Makes [data, data + bytes) of `region` readable for that link's peer over `lane`, until Revoke. The session keeps the
-  // region alive until OnRevoked (or OnLeased with an error).
+  // Makes [data, data + bytes) of `region` readable for that link's peer over `lane`, until Revoke.
+  // The session keeps the region alive until OnRevoked (or OnLeased with an error).
   virtual void Lease(LeaseSlot slot, LinkId link, Lane lane, const memory::RegionRef& region,
                      const std::byte* data, size_t bytes) = 0;
   virtual void Revoke(LeaseSlot slot) = 0;
 
-  // READs [offset, offset + total of pieces) of the peer's lease into `pieces`, at most traits().read_chunk_bytes.
-  // `pieces` are copied before this returns.
+  // READs [offset, offset + total of pieces) of the peer's lease into `pieces`, at most
+  // traits().read_chunk_bytes. `pieces` are copied before this returns.
   virtual void Read(ReadSlot slot, LinkId link, Lane lane, const RemoteKey& key, uint64_t offset,
                     absl::Span<const LocalPiece> pieces) = 0;
 
   virtual void BreakLane(LinkId link, Lane lane) = 0;
   virtual void Close(LinkId link) = 0;
 
-  // Looks once at everything and reports what happened. Returns whether there was anything, or copies are left to do.
+  // Looks once at everything and reports what happened. Returns whether there was anything, or
+  // copies are left to do.
   virtual bool Poll(EventSink& sink) = 0;
-  // Before sleeping: asks peers to ring. True: something arrived meanwhile, poll again. Disarm: awake again.
+  // Before sleeping: asks peers to ring. True: something arrived meanwhile, poll again. Disarm:
+  // awake again.
   virtual bool Arm() = 0;
   virtual void Disarm() = 0;
-  // Readable when there may be something to poll, once armed. An epoll descriptor where there are several.
+  // Readable when there may be something to poll, once armed. An epoll descriptor where there are
+  // several.
   virtual int fd() const = 0;
-  // The CPU on which the peers that are spinning last ran includes this one: spinning would only take their time.
+  // The CPU on which the peers that are spinning last ran includes this one: spinning would only
+  // take their time.
   virtual bool PeerOnThisCpu() const { return false; }
 };
 

@@ -1,6 +1,7 @@
 #pragma once
-// session::Engine: all links of one reactor, and the fabrics they run on. Fabrics' events come in here; what is queued
-// for peers goes out at the end of each tick and, within one, every traits().publish_bytes.
+// session::Engine: all links of one reactor, and the fabrics they run on. Fabrics' events come in
+// here; what is queued for peers goes out at the end of each tick and, within one, every
+// traits().publish_bytes.
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,7 +20,8 @@ struct EngineOptions {
   absl::Duration prove_timeout = absl::Seconds(1);
   absl::Duration admission_timeout = absl::Seconds(10);
   uint64_t announced_bytes_max = uint64_t{64} << 30;  // per link: leased to it and not yet released
-  uint64_t fetching_bytes_max = uint64_t{16} << 30;   // per link: destinations of fetches admitted at once
+  uint64_t fetching_bytes_max = uint64_t{16}
+                                << 30;  // per link: destinations of fetches admitted at once
 };
 
 // What both HELLOs agreed on, for one link.
@@ -31,8 +33,9 @@ struct LinkSetup {
   uint64_t peer_incarnation = 0;
   uint32_t open_calls_max = 0;      // the smaller of both
   uint32_t peer_segment_bytes = 0;  // the smaller of both is the link's
-  int stream_fd = -1;               // owned by the link: watched for the peer's death (unless the fabric took it)
-  int peer_pidfd = -1;              // owned; -1 = unknown
+  int stream_fd =
+      -1;  // owned by the link: watched for the peer's death (unless the fabric took it)
+  int peer_pidfd = -1;  // owned; -1 = unknown
 };
 
 class Engine {
@@ -49,13 +52,15 @@ class Engine {
   virtual fabric::Fabric* FindFabric(absl::string_view name) = 0;
   virtual absl::Span<const std::unique_ptr<fabric::Fabric>> fabrics() const = 0;
 
-  // Any thread. A number for a link about to be set up; RESOURCE_EXHAUSTED names kLinksPerReactorMax.
+  // Any thread. A number for a link about to be set up; RESOURCE_EXHAUSTED names
+  // kLinksPerReactorMax.
   virtual absl::StatusOr<LinkId> ReserveLink() = 0;
   virtual void ReturnLink(LinkId id) = 0;  // set-up failed before Adopt
 
-  // In the seat, after fabric->Complete: starts the link, exchanges READY, proves one SEND and one pattern READ within
-  // prove_timeout, then tells the owner or the sink OnLinkUp and calls `proved(OK)`; else `proved(why)` and the link is
-  // closed without its owner hearing of it, so that set-up can try the next transport. Exactly one of owner and sink.
+  // In the seat, after fabric->Complete: starts the link, exchanges READY, proves one SEND and one
+  // pattern READ within prove_timeout, then tells the owner or the sink OnLinkUp and calls
+  // `proved(OK)`; else `proved(why)` and the link is closed without its owner hearing of it, so
+  // that set-up can try the next transport. Exactly one of owner and sink.
   virtual void Adopt(const LinkSetup& setup, LinkOwner* owner, RequestSink* sink,
                      absl::AnyInvocable<void(absl::StatusOr<Link*>) &&> proved) = 0;
 

@@ -22,7 +22,9 @@ struct Engines {
 Engine* Make(reactor::Reactor& reactor) {
   fabric::FabricOptions options;
   options.host = &memory::HostDevice();
-  options.post_setup = [](absl::AnyInvocable<void() &&> job) { reactor::PostSetup(std::move(job)); };
+  options.post_setup = [](absl::AnyInvocable<void() &&> job) {
+    reactor::PostSetup(std::move(job));
+  };
   return Engine::Create(reactor, fabric::MakeFabrics(options), EngineOptions()).release();
 }
 

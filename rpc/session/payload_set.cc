@@ -40,7 +40,8 @@ bool EngineGate::RunInSeat(reactor::Work& work, EngineImpl** engine) {
 void EngineGate::Close() {
   absl::MutexLock lock(&mutex_);
   engine_ = nullptr;
-  mutex_.Await(absl::Condition(+[](int* users) { return *users == 0; }, &users_));
+  mutex_.Await(absl::Condition(
+      +[](int* users) { return *users == 0; }, &users_));
 }
 
 PayloadSetRef PayloadSetImpl::Create(LinkImpl& link, wire::PayloadTable table) {

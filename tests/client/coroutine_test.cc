@@ -39,8 +39,7 @@ Task<Status> Temporaries(test::Greeter::Stub greeter, test::Inference::Stub infe
   if (!slice.ok() || slice->shape()[0] != 1 || At(*slice, 0) != 4)
     co_return absl::InternalError("slice");
   Tensor pair = FloatTensor({0, 0});
-  auto both = co_await reply.Fetch(reply->output(), TensorSlice(1, 3),
-                                   Placement::Into(pair));
+  auto both = co_await reply.Fetch(reply->output(), TensorSlice(1, 3), Placement::Into(pair));
   if (!both.ok() || At(*both, 1) != 6) co_return absl::InternalError("both");
   for (int i = 0; i < 3; ++i) {
     Status status = co_await TakesParcel(inference, InferParcel());
