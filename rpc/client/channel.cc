@@ -24,7 +24,10 @@ void RunInSeat(reactor::Reactor& reactor, F f) {
     f();
     return;
   }
-  if (reactor.TryEnter()) {
+  // On the reactor's own thread only a caller that drives for a moment can be in the way.
+  bool seated = reactor.TryEnter();
+  while (!seated && reactor::Reactor::Current() == &reactor) seated = reactor.TryEnter();
+  if (seated) {
     f();
     reactor.Leave();
     return;
@@ -44,7 +47,7 @@ void RunInSeat(reactor::Reactor& reactor, F f) {
     F* function;
     std::atomic<uint32_t> done{0};
   } work(&reactor, &f);
-  reactor.Post(work);
+  reactor.PostSeat(work);
   reactor.DriveUntil(work.done);
 }
 
@@ -52,7 +55,8 @@ void RunInSeat(reactor::Reactor& reactor, F f) {
 
 ChannelStatus Channel::status() const {
   ChannelStatus status;
-  if (reactor::Reactor::Current() != nullptr && !core_->reactor().InSeat()) {
+  reactor::Reactor* const here = reactor::Reactor::Current();
+  if (here != nullptr && here != &core_->reactor()) {
     status.why = "unknown here: status() was called on another reactor's thread";
     return status;
   }

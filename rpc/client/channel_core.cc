@@ -305,7 +305,7 @@ ChannelStatus ChannelCore::StatusInSeat() const {
 void ChannelCore::MaybeEnd() {
   if (!orphaned_ || end_queued_) return;
   end_queued_ = true;
-  reactor_->RunSoon(orphan_work_);
+  reactor_->PostSeat(orphan_work_);
 }
 
 void ChannelCore::EndIfOver() {

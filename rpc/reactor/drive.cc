@@ -20,6 +20,8 @@ namespace {
 // After so long the next in line lets others run between its looks: there may be more threads than
 // CPUs.
 constexpr int64_t kHeirSpinNs = 5'000;
+// Between a parked caller's looks at whether the seat is lent.
+constexpr int64_t kParkNs = 5'000'000;
 
 // What wakes this thread from poll(); made once per thread, at its first long wait.
 struct ThreadEvent {
@@ -149,13 +151,14 @@ bool Reactor::Impl::SpinAsHeir(const std::atomic<uint32_t>& done) {
   return seated;
 }
 
-// Whoever holds the seat, or the reactor's thread, notices the result and notifies.
+// Whoever holds the seat, or the reactor's thread, notices the result and notifies. Returns now and
+// then: the own thread may have lent the seat to run user code that takes long.
 void Reactor::Impl::Park(const std::atomic<uint32_t>& done) {
   Waiter waiter(done);
   waiter.state.store(Waiter::kParked);
   waiters.Add(waiter);
-  while (done.load() == 0 && waiter.state.load() == Waiter::kParked) {
-    FutexWait(waiter.state, Waiter::kParked);
+  if (done.load() == 0 && waiter.state.load() == Waiter::kParked) {
+    FutexWaitFor(waiter.state, Waiter::kParked, kParkNs);
   }
   waiters.Remove(waiter);
 }

@@ -71,7 +71,13 @@ struct Reactor::Impl {
 
   // ---- seat.cc
   bool TryTake();  // the seat alone
-  void Entered();  // what a thread does that has just taken it
+  // The own thread runs user code, which may block on anything, even on a lock that a caller in
+  // Get() holds: others may take the seat meanwhile. Nobody else is told, so it costs a store.
+  void Lend();
+  // The own thread, when nobody has taken what it lent.
+  bool Reclaim();
+  void TakeBack();  // waits for whoever took it
+  void Entered();   // what a thread does that has just taken it
   bool TryEnter();
   void Leave();
   void ReleaseSeat();
@@ -88,7 +94,7 @@ struct Reactor::Impl {
   // too.
   bool Tick(bool own);
   bool DrainSeatQueue();
-  bool DrainInbox();
+  void DrainInbox();
   bool RunTimers();
   bool RunUserCode();
   // After a tick without events. True: stop spinning and sleep.
@@ -117,7 +123,8 @@ struct Reactor::Impl {
 
   Reactor& reactor;
 
-  // The seat: the token of the thread that holds it, null = free.
+  // The seat: the token of the thread that holds it, null = free, lent_seat = the own thread's, but
+  // for whoever wants it.
   alignas(64) std::atomic<const void*> seat{nullptr};
   enum Wants : uint32_t { kNo, kWants, kParked };
   std::atomic<uint32_t> thread_wants{
@@ -144,6 +151,8 @@ struct Reactor::Impl {
   Work** user_end = &user_first;
   int64_t spin_ns = 0;
 
+  bool in_user_code = false;  // the own thread's alone
+
   // The pollers' descriptors in the thread's epoll: one-shot, so that a driver's events wake the
   // thread once at most.
   std::mutex watch_mutex;
@@ -164,6 +173,9 @@ struct Reactor::Impl {
 
 // One per thread: what `seat` holds.
 const void* ThreadToken();
+// What it holds while the own thread runs user code.
+inline constexpr char kLentToken = 0;
+inline const void* const lent_seat = &kLentToken;
 // What this thread waits for in DriveUntil; null = nothing.
 extern thread_local const std::atomic<uint32_t>* tls_driving;
 // The reactor whose own thread this is.

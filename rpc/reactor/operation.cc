@@ -59,9 +59,11 @@ bool Operation::Suspend(std::coroutine_handle<> waiter) {
   reactor::Reactor* here = reactor::Reactor::Current();
   resume_on_ = here != nullptr ? here : reactor_;
   waiter_ = waiter;
+  Ref();  // Resume gives it up
   uint32_t expected = kRunning;
   if (done_.compare_exchange_strong(expected, kAwaited, std::memory_order_acq_rel)) return true;
   waiter_ = {};
+  Unref();
   return false;
 }
 
@@ -98,17 +100,12 @@ void Operation::Complete(absl::Status status) {
   VERBENA_DCHECK(!done());
   if (!status.ok()) status_ = std::move(status);
   const uint32_t before = done_.exchange(kDone, std::memory_order_acq_rel);
-  if (before == kAwaited) {
-    if (waiter_) Ref();  // a callback took its own reference when it was set
-    if (waiter_ || callback_) {
-      if (resume_on_ == reactor_) {
-        reactor_->RunSoon(resume_work_);
-      } else {
-        resume_on_->Post(resume_work_);
-      }
-    }
-  } else {
+  if (before != kAwaited) {
     reactor_->Wake(done_);
+  } else if (resume_on_ == reactor_) {
+    reactor_->RunSoon(resume_work_);
+  } else {
+    resume_on_->Post(resume_work_);
   }
   Unref();
 }

@@ -72,8 +72,15 @@ void Reactor::Post(Work& work) {
 
 void Reactor::PostSeat(Work& work) {
   if (Forked()) return;
+  if (tls_current == this && impl_->in_user_code && impl_->seat_queue.Empty() && impl_->Reclaim()) {
+    work.run(&work);
+    impl_->DrainSeatQueue();
+    impl_->Lend();
+    return;
+  }
   impl_->seat_queue.Push(work);
-  if (impl_->seat.load() == nullptr && TryEnter()) Leave();
+  const void* const holder = impl_->seat.load();
+  if ((holder == nullptr || holder == lent_seat) && TryEnter()) Leave();
 }
 
 bool Reactor::TryEnter() { return impl_->TryEnter(); }
@@ -85,12 +92,14 @@ bool Reactor::InSeat() const {
 }
 
 void Reactor::Wake(const std::atomic<uint32_t>& done) {
-  VERBENA_DCHECK(InSeat());
   if (tls_driving != &done) impl_->waiters.Notify(done);
 }
 
 void Reactor::RunSoon(Work& work) {
-  VERBENA_DCHECK(InSeat());
+  if (!InSeat()) {  // user code of the own thread
+    Post(work);
+    return;
+  }
   work.next = nullptr;
   *impl_->user_end = &work;
   impl_->user_end = &work.next;

@@ -7,6 +7,10 @@
 // are moved and calls completed: user code (handlers, callbacks, resumptions) is queued with
 // RunSoon for the reactor's own thread, so it never runs under a stranger's locks or CUDA context.
 //
+// User code may block, on a lock that a caller in Get() holds for example: while the own thread
+// runs it, the seat is lent to whoever wants to drive. What user code starts goes by PostSeat,
+// which takes the seat back for that moment.
+//
 // The thread spins for `spin` after the last thing that happened, then arms every poller, polls
 // once more and sleeps until a poller's fd, the inbox or a timer wakes it. It does not spin when a
 // poller says that the peer runs on the same CPU: it yields some times and sleeps.
@@ -83,8 +87,8 @@ class Reactor {
   static Reactor* Current();
 
   // ---- Any thread.
-  // Queues work for the reactor's own thread; wakes it if it sleeps. Never blocks, never runs
-  // inline.
+  // Queues user code for the reactor's own thread; wakes it if it sleeps. Never blocks, never runs
+  // inline. It runs without the seat, see below.
   void Post(Work& work);
   // Queues work of the library itself, which runs no user code, for whoever holds the seat next;
   // runs it in this call when the seat is free. For what a caller starts when TryEnter failed: far
@@ -101,13 +105,14 @@ class Reactor {
   // it returns: TryEnter, start a call, DriveUntil is the cheapest blocking call. Not on a reactor
   // thread: checked.
   void DriveUntil(const std::atomic<uint32_t>& done);
-  // Tells threads in DriveUntil that some `done` changed. In the seat.
+  // Tells threads in DriveUntil that some `done` changed. In the seat, or user code of the own
+  // thread.
   void Wake(const std::atomic<uint32_t>& done);
   bool InSeat() const;  // this thread holds the seat; 2 ns
 
   // ---- In the seat.
   // Queues user code for the reactor's own thread: at the end of this poll if this is that thread,
-  // else it is woken.
+  // else it is woken. From user code like Post.
   void RunSoon(Work& work);
   // `due_ns` on the clock of now_ns(). Arming an armed timer moves it.
   void Arm(Timer& timer, int64_t due_ns);

@@ -20,10 +20,21 @@ const void* ThreadToken() {
 }
 
 bool Reactor::Impl::TryTake() {
-  if (seat.load(std::memory_order_relaxed) != nullptr) return false;
+  const void* holder = seat.load(std::memory_order_relaxed);
+  if (holder != nullptr && holder != lent_seat) return false;
   if (thread_wants.load(std::memory_order_relaxed) != kNo && tls_current != &reactor) return false;
-  const void* free = nullptr;
-  return seat.compare_exchange_strong(free, ThreadToken());
+  return seat.compare_exchange_strong(holder, ThreadToken());
+}
+
+void Reactor::Impl::Lend() { seat.store(lent_seat, std::memory_order_release); }
+
+bool Reactor::Impl::Reclaim() {
+  const void* expected = lent_seat;
+  return seat.compare_exchange_strong(expected, ThreadToken(), std::memory_order_acquire);
+}
+
+void Reactor::Impl::TakeBack() {
+  if (!Reclaim()) TakeForThread();
 }
 
 void Reactor::Impl::Entered() {
@@ -40,13 +51,20 @@ void Reactor::Impl::Entered() {
 }
 
 bool Reactor::Impl::TryEnter() {
-  if (Forked() || !TryTake()) return false;
+  if (Forked()) return false;
+  if (tls_current == &reactor && in_user_code && Reclaim()) return true;
+  if (!TryTake()) return false;
   Entered();
   return true;
 }
 
 void Reactor::Impl::Leave() {
   VERBENA_DCHECK(reactor.InSeat());
+  if (tls_current == &reactor && in_user_code) {  // the tick goes on after the user code
+    DrainSeatQueue();
+    Lend();
+    return;
+  }
   do {
     DrainSeatQueue();
     FlushAll();

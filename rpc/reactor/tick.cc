@@ -27,7 +27,6 @@ int64_t Reactor::Impl::Clock() const {
 bool Reactor::Impl::Tick(bool own) {
   reactor.now_ns_ = Clock();
   bool active = DrainSeatQueue();
-  if (own) active |= DrainInbox();
   for (size_t i = 0; i < pollers.size(); ++i) active |= pollers[i]->Poll(reactor.now_ns_);
   active |= RunTimers();
   if (own) active |= RunUserCode();
@@ -44,14 +43,12 @@ bool Reactor::Impl::DrainSeatQueue() {
   return any;
 }
 
-bool Reactor::Impl::DrainInbox() {
-  if (inbox.Empty()) return false;
+void Reactor::Impl::DrainInbox() {
   for (int i = 0; i < kInboxPerTick; ++i) {
     Work* const work = inbox.Pop();
     if (work == nullptr) break;
     work->run(work);
   }
-  return true;
 }
 
 bool Reactor::Impl::RunTimers() {
@@ -65,14 +62,24 @@ bool Reactor::Impl::RunTimers() {
 
 bool Reactor::Impl::RunUserCode() {
   Work* work = user_first;
-  if (work == nullptr) return false;
+  if (work == nullptr && inbox.Empty()) return false;
   // What this queues runs in the next tick, after polling.
   user_first = nullptr;
   user_end = &user_first;
+  const bool lend = reactor.options_.thread;
+  if (lend) {
+    in_user_code = true;
+    Lend();
+  }
+  DrainInbox();
   while (work != nullptr) {
     Work* const next = work->next;
     work->run(work);
     work = next;
+  }
+  if (lend) {
+    in_user_code = false;
+    TakeBack();
   }
   return true;
 }

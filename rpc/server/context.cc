@@ -10,76 +10,87 @@
 namespace verbena {
 namespace internal {
 
-// One suspended Sleep or Cancelled. In the list of its context and, unless it waits for ever, with
-// a timer armed.
+// One suspended Sleep or Cancelled. In the list of its context, which only user code of the
+// reactor's thread touches, and unless it waits for ever with a timer, which lives in the seat.
 class SleepState {
  public:
   SleepState(SleepState*& head, std::coroutine_handle<> waiter)
-      : reactor_(reactor::Reactor::Current()), waiter_(waiter), timer_(this), wake_(this) {
+      : reactor_(reactor::Reactor::Current()), waiter_(waiter) {
     VERBENA_CHECK(reactor_ != nullptr, "co_await context.Sleep() outside a reactor");
     next_ = head;
     if (next_ != nullptr) next_->previous_ = &next_;
     previous_ = &head;
     head = this;
   }
-  ~SleepState() {
-    if (timer_.heap_index != ~0u) reactor_->Cancel(timer_);
-    Unlink();
-  }
 
   void Start(absl::Duration time) {
     if (time == absl::InfiniteDuration()) return;
-    reactor_->Arm(timer_, reactor_->now_ns() +
-                              absl::ToInt64Nanoseconds(std::max(time, absl::ZeroDuration())));
+    time_ns_ = absl::ToInt64Nanoseconds(std::max(time, absl::ZeroDuration()));
+    reactor_->PostSeat(arm_);
   }
   SleepState* next() const { return next_; }
-  // On the reactor's own thread, soon.
+  // The coroutine goes on soon. In the seat or user code.
   void Wake() {
-    if (std::exchange(woken_, true)) return;
-    reactor_->RunSoon(wake_);
+    if (!woken_.exchange(true)) reactor_->RunSoon(wake_);
   }
-  // The coroutine is gone, its context may be next; true: destroy now, else the queued work does.
-  bool Forget() {
+  // The coroutine is gone, and its context may be next. Ends the state when nothing names it any
+  // more.
+  void Forget() {
     waiter_ = {};
-    Unlink();
-    return !woken_;
-  }
-
- private:
-  void Unlink() {
     if (previous_ == nullptr) return;
     *previous_ = next_;
     if (next_ != nullptr) next_->previous_ = previous_;
     previous_ = nullptr;
+    reactor_->PostSeat(end_);
   }
+
+ private:
+  struct SleepWork : reactor::Work {
+    SleepWork(SleepState* s, Run r) : Work(r), state(s) {}
+    SleepState* state;
+  };
   struct WakeTimer : reactor::Timer {
     explicit WakeTimer(SleepState* s)
         : Timer([](reactor::Timer* timer) { static_cast<WakeTimer*>(timer)->state->Wake(); }),
           state(s) {}
     SleepState* state;
   };
-  struct WakeWork : reactor::Work {
-    explicit WakeWork(SleepState* s)
-        : Work([](reactor::Work* work) {
-            SleepState* self = static_cast<WakeWork*>(work)->state;
-            self->woken_ = false;
-            if (std::coroutine_handle<> waiter = std::exchange(self->waiter_, {})) {
-              waiter.resume();  // destroys the state with its awaiter
-            } else {
-              delete self;
-            }
-          }),
-          state(s) {}
-    SleepState* state;
-  };
+  static SleepState* Of(reactor::Work* work) { return static_cast<SleepWork*>(work)->state; }
+  // In the seat.
+  static void Arm(reactor::Work* work) {
+    SleepState* self = Of(work);
+    self->reactor_->Arm(self->timer_, self->reactor_->now_ns() + self->time_ns_);
+  }
+  static void End(reactor::Work* work) {
+    SleepState* self = Of(work);
+    if (self->timer_.heap_index != ~0u) self->reactor_->Cancel(self->timer_);
+    // Once woken, the queued work ends it.
+    if (!self->woken_.exchange(true)) delete self;
+  }
+  // User code.
+  static void Resume(reactor::Work* work) {
+    SleepState* self = Of(work);
+    std::coroutine_handle<> waiter = std::exchange(self->waiter_, {});
+    if (waiter) waiter.resume();  // the awaiter's destructor forgets the state
+    self->reactor_->PostSeat(self->last_);
+  }
+  static void Last(reactor::Work* work) {
+    SleepState* self = Of(work);
+    if (self->timer_.heap_index != ~0u) self->reactor_->Cancel(self->timer_);
+    delete self;
+  }
 
   reactor::Reactor* const reactor_;
   SleepState* next_ = nullptr;
   SleepState** previous_ = nullptr;
   std::coroutine_handle<> waiter_;
-  bool woken_ = false;
-  WakeTimer timer_;
-  WakeWork wake_;
+  int64_t time_ns_ = 0;
+  std::atomic<bool> woken_{false};
+  WakeTimer timer_{this};
+  SleepWork arm_{this, &Arm};
+  SleepWork end_{this, &End};
+  SleepWork wake_{this, &Resume};
+  SleepWork last_{this, &Last};
 };
 
 void SleepAwaiter::await_suspend(std::coroutine_handle<> waiter) {
@@ -88,7 +99,7 @@ void SleepAwaiter::await_suspend(std::coroutine_handle<> waiter) {
 }
 
 SleepAwaiter::~SleepAwaiter() {
-  if (state_ != nullptr && state_->Forget()) delete state_;
+  if (state_ != nullptr) state_->Forget();
 }
 
 void ServerContextAccess::Cancel(ServerContext& context) {

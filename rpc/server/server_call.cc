@@ -43,8 +43,10 @@ UnaryServerCall::UnaryServerCall(ServedMethod& method, reactor::Reactor& reactor
       reply_(Make(*method.info->reply)),
       run_work_(this),
       result_work_(this),
-      end_work_(this),
-      cancel_work_(this) {}
+      finish_work_(this),
+      reply_work_(this),
+      cancel_work_(this),
+      told_work_(this) {}
 
 UnaryServerCall::~UnaryServerCall() {
   Unmake(*method_.info->request, request_);
@@ -76,7 +78,7 @@ void UnaryServerCall::Run() {
     status_ = absl::CancelledError("cancelled before its handler ran");
   }
   if (!status_.ok()) {
-    End();
+    Finish();
   } else if (method_.info->handle_blocking != nullptr) {
     RunBlocking();
   } else {
@@ -94,7 +96,7 @@ void UnaryServerCall::RunHandler() {
         *task_,
         [](void* self) {
           auto* call = static_cast<UnaryServerCall*>(self);
-          call->reactor_.RunSoon(call->result_work_);
+          call->reactor_.Post(call->result_work_);
         },
         this);
   } catch (...) {
@@ -106,7 +108,7 @@ void UnaryServerCall::RunHandler() {
   if (task_.has_value()) {
     TakeResult();
   } else {
-    End();
+    Finish();
   }
 }
 
@@ -117,7 +119,7 @@ void UnaryServerCall::TakeResult() {
     status_ = HandlerThrew();
   }
   task_.reset();
-  End();
+  Finish();
 }
 
 void UnaryServerCall::RunBlocking() {
@@ -128,20 +130,25 @@ void UnaryServerCall::RunBlocking() {
     } catch (...) {
       status_ = HandlerThrew();
     }
-    reactor_.Post(end_work_);
+    reactor_.Post(finish_work_);
   };
   if (method_.server->workers().Submit(job)) return;
   status_ = absl::ResourceExhaustedError(absl::StrCat(
       "all workers are busy and ", method_.server->workers().queued_max(), " blocking calls wait"));
-  End();
+  Finish();
 }
 
-void UnaryServerCall::End() {
+void UnaryServerCall::Finish() {
   if (ServerContextAccess::HasWaiters(*context_)) {
-    ServerContextAccess::Cancel(*context_);  // wakes what still waits on the context
+    ServerContextAccess::Cancel(*context_);
+    sleepers_left_ = ServerContextAccess::HasSleepers(*context_);
   } else {
     ServerContextAccess::Mark(*context_);
   }
+  reactor_.PostSeat(reply_work_);
+}
+
+void UnaryServerCall::SendReply() {
   session::Outgoing reply;
   if (status_.ok()) {
     writer_.Prepare(method_.server->stage_foreign(*link_), method_.info->reply_bytes_max);
@@ -164,12 +171,14 @@ void UnaryServerCall::OnCancel(const absl::Status&, bool) {
 }
 
 void UnaryServerCall::RunCancel() {
+  ServerContextAccess::Cancel(*context_);
+  sleepers_left_ = ServerContextAccess::HasSleepers(*context_);
+  reactor_.PostSeat(told_work_);
+}
+
+void UnaryServerCall::CancelTold() {
   cancel_queued_ = false;
-  if (over_) {
-    Recycle();
-  } else {
-    ServerContextAccess::Cancel(*context_);
-  }
+  if (over_) Recycle();
 }
 
 void UnaryServerCall::OnReplyLeasesEnded() {
@@ -178,8 +187,7 @@ void UnaryServerCall::OnReplyLeasesEnded() {
 }
 
 void UnaryServerCall::Recycle() {
-  if (ServerContextAccess::HasSleepers(*context_)) {
-    // They were woken and will read the context once more: after them.
+  if (sleepers_left_) {  // after them
     cancel_queued_ = true;
     reactor_.RunSoon(cancel_work_);
     return;

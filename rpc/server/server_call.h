@@ -2,8 +2,9 @@
 // internal::UnaryServerCall: one unary call being served. Kept in a free list of its method and
 // reactor, with its request and reply objects, so that a small call allocates nothing.
 //
-// The stages: Begin (in the seat: parse) -> Run (the reactor's own thread: the handler) -> End
-// (reply) -> OnReplyLeasesEnded (back to the free list).
+// The stages: Begin (in the seat: parses) -> Run (user code: the handler) -> Finish (user code: who
+// still waits on the context hears of the end) -> SendReply (in the seat) -> OnReplyLeasesEnded (in
+// the seat: back to the free list).
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -51,13 +52,16 @@ class UnaryServerCall final : public session::ServerCall {
     UnaryServerCall* call;
   };
 
+  // ---- user code: the reactor's own thread, without the seat
   void Run();
   void RunHandler();
   void RunBlocking();
-  // The handler's coroutine ended.
-  void TakeResult();
+  void TakeResult();  // the handler's coroutine ended
+  void Finish();
   void RunCancel();
-  void End();
+  // ---- in the seat
+  void SendReply();
+  void CancelTold();
   void Recycle();
 
   ServedMethod& method_;
@@ -70,12 +74,15 @@ class UnaryServerCall final : public session::ServerCall {
   absl::Status status_;
   MessageWriter writer_;
   std::vector<std::pair<absl::string_view, absl::string_view>> trailing_;
-  bool cancel_queued_ = false;
-  bool over_ = false;
+  bool cancel_queued_ = false;  // in the seat: RunCancel comes
+  bool over_ = false;           // in the seat
+  bool sleepers_left_ = false;  // they were woken and will read the context once more
   StageWork<&UnaryServerCall::Run> run_work_;
   StageWork<&UnaryServerCall::TakeResult> result_work_;
-  StageWork<&UnaryServerCall::End> end_work_;
+  StageWork<&UnaryServerCall::Finish> finish_work_;
+  StageWork<&UnaryServerCall::SendReply> reply_work_;
   StageWork<&UnaryServerCall::RunCancel> cancel_work_;
+  StageWork<&UnaryServerCall::CancelTold> told_work_;
 };
 
 }  // namespace verbena::internal

@@ -130,7 +130,7 @@ void ServerCore::ForEachLink(void (*act)(session::Link&, int64_t), int64_t argum
       int64_t argument;
       std::atomic<uint32_t> done{0};
     } work(this, reactor, act, argument);
-    reactor->Post(work);
+    reactor->PostSeat(work);
     reactor->DriveUntil(work.done);
   }
 }
