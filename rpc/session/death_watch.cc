@@ -63,17 +63,20 @@ void DeathWatch::OnStream() {
 void DeathWatch::OnPid() { Fire("the peer's process ended"); }
 
 void DeathWatch::Fire(const char* why) {
+  DeathWork* work = nullptr;
   {
     absl::MutexLock lock(&mutex_);
-    if (work_ == nullptr) return;
-    work_->why = why;
-    DeathWork* const work = work_.release();
-    if (!gate_->RunInSeat(*work, &work->engine)) delete work;
+    work = work_.release();
   }
+  if (work == nullptr) return;
   // Both stay readable: hear no more of them.
   for (const int fd : {stream_fd_, pidfd_}) {
     if (fd >= 0) reactor::Watch::Get().ModifyFd(fd, EPOLLET);
   }
+  work->why = why;
+  // Last: the seat may be free, and then the link, with this watch, may be gone when it returns.
+  const std::shared_ptr<EngineGate> gate = gate_;
+  if (!gate->RunInSeat(*work, &work->engine)) delete work;
 }
 
 }  // namespace verbena::session
