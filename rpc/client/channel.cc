@@ -72,8 +72,8 @@ absl::Status Channel::WaitUntilReady(absl::Duration timeout) {
   struct Waiter : internal::ChannelCore::ReadyWaiter {
     struct WaitTimer : reactor::Timer {
       explicit WaitTimer(Waiter* w)
-          : Timer([](reactor::Timer* timer) {
-              Waiter* late = static_cast<WaitTimer*>(timer)->waiter;
+          : Timer([](reactor::Timer* fired) {
+              Waiter* late = static_cast<WaitTimer*>(fired)->waiter;
               late->core->RemoveReadyWaiter(late);
               late->status = absl::DeadlineExceededError(absl::StrCat(
                   "no connection to ", late->core->target(), " within the time given"));
