@@ -27,8 +27,7 @@ void WorkerPool::Work() {
   mutex_.Lock();
   for (;;) {
     ++idle_;
-    mutex_.Await(absl::Condition(
-        +[](WorkerPool* pool) { return !pool->queue_.empty() || pool->stopping_; }, this));
+    mutex_.Await(absl::Condition(this, &WorkerPool::MayGoOn));
     --idle_;
     if (queue_.empty()) break;
     Job job = std::move(queue_.front());

@@ -27,6 +27,9 @@ class WorkerPool {
 
  private:
   void Work();
+  bool MayGoOn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !queue_.empty() || stopping_;
+  }
   const size_t threads_max_;
   const size_t queued_max_;
   absl::Mutex mutex_;

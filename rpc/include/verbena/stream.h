@@ -29,7 +29,7 @@ Operation* EndedOperation(absl::Status status);
 // started it.
 class StreamOp {
  public:
-  explicit StreamOp(StreamRef stream) : stream_(stream) {}
+  explicit StreamOp(StreamRef) {}
   StreamOp(const StreamOp&) = delete;
   StreamOp& operator=(const StreamOp&) = delete;
   bool await_ready() const { return true; }
@@ -41,14 +41,17 @@ class StreamOp {
   void Then(F callback) {
     PostCallback([f = std::move(callback)]() mutable { std::move(f)(false); });
   }
-
- private:
-  StreamRef stream_;
 };
 
+// clang-format 14 takes the constructor for something else.
+// clang-format off
 template <class M>
 class [[nodiscard("nothing was read: co_await it, Get() it or give it Then()")]] ReadOp
-    : public StreamOp{public : ReadOp(StreamRef stream, M&) : StreamOp(stream){}};
+    : public StreamOp {
+ public:
+  ReadOp(StreamRef stream, M&) : StreamOp(stream) {}
+};
+// clang-format on
 class [[nodiscard(
     "wait for the stream to take more, else memory grows: co_await it, Get() it or give it "
     "Then()")]] WriteOp : public StreamOp {
