@@ -111,10 +111,11 @@ WorkloadPtr Start(const Params& params) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Channel>> Connect(const Params& params) {
-  std::shared_ptr<Channel> channel = Channel::Create(params.address());
+  std::shared_ptr<Channel> channel = Channel::Create(
+      params.address(), ChannelOptions().set_require_transport(params.transport()));
   auto first = pb::Benchmark::Stub(channel).Echo(pb::EchoMessage());
   if (auto reply = first.Get(); !reply.ok()) return reply.status();
-  const std::string& used = first.report().transport;
+  const absl::string_view used = first.report().transport;
   if (used == params.transport()) return channel;
   return absl::FailedPreconditionError(
       absl::StrCat("the channel uses ", used, ", not ", params.transport()));
