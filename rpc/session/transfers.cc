@@ -13,7 +13,7 @@ namespace verbena::session {
 namespace {
 
 // Goes before larger ones: what a small transfer waits for is mostly other people's chunks.
-constexpr uint64_t kSmallBytes = 256 * 1024;
+constexpr uint64_t kSmallBytes = 256 << 10;
 // How long posted chunks may take after their transfer was stopped, before the lane is broken for
 // it.
 constexpr int64_t kBreakLentNs = 10'000'000;
