@@ -69,7 +69,7 @@ absl::Status UnregisterOne(Registrars& all, Domain& domain, uint64_t buffer_id)
     domain.kept.erase(it);
   }
   if (registration == nullptr) return absl::OkStatus();  // the registrar keeps nothing for it
-  const absl::Status status = domain.registrar->Unregister(registration);
+  absl::Status status = domain.registrar->Unregister(registration);
   if (status.ok()) return status;
   absl::MutexLock lock(&all.mutex);
   domain.kept[buffer_id] = std::move(registration);
@@ -174,7 +174,7 @@ void RegisterWhereTaken(const RegionRef& region, uint8_t uses) {
 absl::Status UnregisterRegion(uint64_t buffer_id) {
   Registrars& all = All();
   absl::MutexLock setup(&all.setup);
-  const absl::Status status = UnregisterEverywhere(all, buffer_id);
+  absl::Status status = UnregisterEverywhere(all, buffer_id);
   if (!status.ok()) return status;
   absl::MutexLock lock(&all.mutex);
   all.uses.erase(buffer_id);
