@@ -1,8 +1,9 @@
-// Calls one method in the three styles, and once wrongly.  client ADDRESS
+// Calls one method in the three styles, and once wrongly.  client [--transport shm|tcp] ADDRESS
 #include <cstdio>
 #include <string>
 
 #include "absl/synchronization/notification.h"
+#include "examples/common/command_line.h"
 #include "hello.verbena.h"
 #include "verbena/verbena.h"
 
@@ -19,7 +20,7 @@ absl::Status Blocking(const hello::Greeter::Stub& stub) {
   auto call = stub.SayHello(RequestFor("blocking caller"),
                             verbena::CallOptions().set_timeout(absl::Seconds(1)));
   VERBENA_ASSIGN_OR_RETURN(hello::HelloReply reply, call.Get());
-  std::printf("%s (over %s)\n", reply.text().c_str(), call.report().transport.c_str());
+  std::printf("%s (over %s)\n", reply.text().c_str(), std::string(call.report().transport).c_str());
   return absl::OkStatus();
 }
 
@@ -55,11 +56,10 @@ absl::Status Refused(const hello::Greeter::Stub& stub) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: client ADDRESS\n");
-    return 2;
-  }
-  hello::Greeter::Stub stub(verbena::Channel::Create(argv[1]));
+  const auto line =
+      verbena::examples::ReadCommandLine(argc, argv, 1, "client [--transport shm|tcp] ADDRESS");
+  if (!line) return 2;
+  hello::Greeter::Stub stub(verbena::Channel::Create(line->arguments[0], line->channel));
   absl::Status status = Blocking(stub);
   if (status.ok()) status = verbena::Run(Coroutine(stub));
   if (status.ok()) status = Callback(stub);

@@ -23,7 +23,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: server ADDRESS\n");
     return 2;
   }
-  verbena::examples::Termination termination;
   GreeterImpl greeter;
   auto server =
       verbena::Server::Start(verbena::ServerOptions().set_listen(argv[1]).add_service(greeter));
@@ -33,5 +32,5 @@ int main(int argc, char** argv) {
   }
   std::printf("serving hello.Greeter on %s\n", argv[1]);
   std::fflush(stdout);
-  termination.Wait();
+  verbena::examples::WaitForTermination();
 }

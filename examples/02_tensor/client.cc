@@ -1,7 +1,11 @@
-// Sends a tensor and gets one back, in all the ways that there are.  client ADDRESS
+// Sends a tensor and gets one back, in all the ways that there are.  client [--transport shm|tcp]
+// ADDRESS
 #include <cstdio>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "examples/common/command_line.h"
 #include "scale.verbena.h"
 #include "verbena/verbena.h"
 
@@ -9,13 +13,14 @@ namespace {
 
 constexpr int64_t kRows = 1024, kColumns = 256;
 
-verbena::Parcel<scale::ScaleRequest> MakeRequest(float factor) {
+absl::StatusOr<verbena::Parcel<scale::ScaleRequest>> MakeRequest(float factor) {
   std::vector<float> values(kRows * kColumns);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1000);
   verbena::Parcel<scale::ScaleRequest> request;
   request->set_factor(factor);
-  request.Attach(*request->mutable_input(),
-                 verbena::Tensor::Copy<float>(values, verbena::Shape(kRows, kColumns)));
+  VERBENA_ASSIGN_OR_RETURN(verbena::Tensor input,
+                           verbena::Tensor::Copy<float>(values, verbena::Shape(kRows, kColumns)));
+  request.Attach(*request->mutable_input(), std::move(input));
   return request;
 }
 
@@ -28,10 +33,11 @@ absl::Status Expect(const char* what, const verbena::Tensor& tensor, size_t inde
 
 // One reply, of which any part may be pulled, and any number of times, until it dies.
 absl::Status FetchParts(const scale::Scaler::Stub& stub) {
-  auto call = stub.Scale(MakeRequest(2));
+  VERBENA_ASSIGN_OR_RETURN(auto request, MakeRequest(2));
+  auto call = stub.Scale(request);
   VERBENA_ASSIGN_OR_RETURN(verbena::Parcel<scale::ScaleReply> reply, call.Get());
   std::printf("a reply of %d dimensions came over %s, its elements did not\n",
-              reply->output().shape_size(), call.report().transport.c_str());
+              reply->output().shape_size(), std::string(call.report().transport).c_str());
 
   VERBENA_ASSIGN_OR_RETURN(verbena::Tensor whole, reply.Fetch(reply->output()).Get());
   VERBENA_RETURN_IF_ERROR(Expect("fetched whole:", whole, 7, 14));
@@ -54,14 +60,15 @@ absl::Status LendDestination(const scale::Scaler::Stub& stub) {
       verbena::Tensor mine,
       verbena::Tensor::Empty(verbena::kFloat32, verbena::Shape(kRows, kColumns)));
   auto options = verbena::CallOptions().set_reply_placement(verbena::Placement::Into(mine));
-  VERBENA_RETURN_IF_ERROR(stub.Scale(MakeRequest(3), options).Get().status());
+  VERBENA_ASSIGN_OR_RETURN(auto request, MakeRequest(3));
+  VERBENA_RETURN_IF_ERROR(stub.Scale(request, options).Get().status());
   return Expect("placed before the call completed:", mine, 5, 15);
 }
 
 // Nothing is pulled; the server's memory is free again when the reply dies.
 absl::Status FetchNothing(const scale::Scaler::Stub& stub) {
-  VERBENA_ASSIGN_OR_RETURN(verbena::Parcel<scale::ScaleReply> reply,
-                           stub.Scale(MakeRequest(4)).Get());
+  VERBENA_ASSIGN_OR_RETURN(auto request, MakeRequest(4));
+  VERBENA_ASSIGN_OR_RETURN(verbena::Parcel<scale::ScaleReply> reply, stub.Scale(request).Get());
   std::printf("left where it is:                  %lld rows\n",
               static_cast<long long>(reply->output().shape(0)));
   return absl::OkStatus();
@@ -70,11 +77,10 @@ absl::Status FetchNothing(const scale::Scaler::Stub& stub) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: client ADDRESS\n");
-    return 2;
-  }
-  scale::Scaler::Stub stub(verbena::Channel::Create(argv[1]));
+  const auto line =
+      verbena::examples::ReadCommandLine(argc, argv, 1, "client [--transport shm|tcp] ADDRESS");
+  if (!line) return 2;
+  scale::Scaler::Stub stub(verbena::Channel::Create(line->arguments[0], line->channel));
   absl::Status status = FetchParts(stub);
   if (status.ok()) status = LendDestination(stub);
   if (status.ok()) status = FetchNothing(stub);

@@ -28,15 +28,16 @@ absl::StatusOr<Classification> Classify(const inference::Classifier::Stub& stub,
   for (size_t i = begin; i < digits.count(); ++i) {
     const absl::Time start = absl::Now();
     Parcel<inference::ClassifyRequest> request;
-    request.Attach(*request->mutable_images(),
-                   Tensor::Copy<float>(digits.image(i), Shape(1, kPixelCount)));
+    VERBENA_ASSIGN_OR_RETURN(Tensor image,
+                             Tensor::Copy<float>(digits.image(i), Shape(1, kPixelCount)));
+    request.Attach(*request->mutable_images(), std::move(image));
     auto call = stub.Classify(request, CallOptions().set_timeout(kCallTimeout));
     VERBENA_ASSIGN_OR_RETURN(inference::ClassifyReply reply, call.Get());
     result.latencies.push_back(absl::Now() - start);
     VERBENA_ASSIGN_OR_RETURN(int answer, AnswerOf(reply));
     result.answers.push_back(answer);
     result.right += answer == digits.labels[i];
-    result.transport = call.report().transport;
+    result.transport = std::string(call.report().transport);
   }
   std::sort(result.latencies.begin(), result.latencies.end());
   return result;

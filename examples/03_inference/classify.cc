@@ -1,7 +1,9 @@
-// Has the test digits classified by an inference server.  classify ADDRESS DIGITS.csv
+// Has the test digits classified by an inference server.
+//   classify [--transport shm|tcp] ADDRESS DIGITS.csv
 #include <cstdio>
 
 #include "examples/03_inference/classification.h"
+#include "examples/common/command_line.h"
 
 namespace verbena::examples {
 namespace {
@@ -18,13 +20,13 @@ void Print(const Digits& digits, size_t begin, const Classification& result) {
   std::printf("transport: %s\n", result.transport.c_str());
 }
 
-absl::Status Run(const char* address, const char* path) {
-  VERBENA_ASSIGN_OR_RETURN(Digits digits, LoadDigits(path));
+absl::Status Run(const CommandLine& line) {
+  VERBENA_ASSIGN_OR_RETURN(Digits digits, LoadDigits(line.arguments[1]));
   if (digits.count() == 0) return absl::InvalidArgumentError("there are no digits in the file");
   const size_t begin = digits.count() > kTestImageCount ? digits.count() - kTestImageCount : 0;
   std::printf("classifying %zu digits that the network was not trained on\n",
               digits.count() - begin);
-  inference::Classifier::Stub stub(Channel::Create(address));
+  inference::Classifier::Stub stub(Channel::Create(line.arguments[0], line.channel));
   VERBENA_ASSIGN_OR_RETURN(Classification result, Classify(stub, digits, begin));
   Print(digits, begin, result);
   return absl::OkStatus();
@@ -34,11 +36,10 @@ absl::Status Run(const char* address, const char* path) {
 }  // namespace verbena::examples
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: classify ADDRESS DIGITS.csv\n");
-    return 2;
-  }
-  absl::Status status = verbena::examples::Run(argv[1], argv[2]);
+  const auto line = verbena::examples::ReadCommandLine(
+      argc, argv, 2, "classify [--transport shm|tcp] ADDRESS DIGITS.csv");
+  if (!line) return 2;
+  absl::Status status = verbena::examples::Run(*line);
   if (!status.ok()) std::fprintf(stderr, "classify: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

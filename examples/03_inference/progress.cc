@@ -51,7 +51,8 @@ std::string Progress::Line(const std::string& what, absl::Duration elapsed) cons
   const size_t full = static_cast<size_t>(part * kBarWidth);
   return absl::StrCat(label_, " [", std::string(full, '#'), std::string(kBarWidth - full, '.'),
                       "] ", absl::StrFormat("%3d %%", static_cast<int>(part * 100)), " of ",
-                      HumanBytes(bytes_total_), ", ", HumanRate(done, elapsed),
+                      HumanBytes(bytes_total_), " in ",
+                      absl::StrFormat("%.1f s", absl::ToDoubleSeconds(elapsed)),
                       what.empty() ? "" : "  ", what);
 }
 

@@ -59,8 +59,9 @@ absl::Status FetchRows(const Parcel<inference::PullReply>& reply, const Tensor& 
   const uint64_t row_bytes = whole.bytes() / static_cast<uint64_t>(whole.shape()[0]);
   Shape part = whole.shape();
   part[0] = end - begin;
-  Buffer memory = whole.buffer().Slice(static_cast<uint64_t>(begin) * row_bytes,
-                                       static_cast<uint64_t>(end - begin) * row_bytes);
+  VERBENA_ASSIGN_OR_RETURN(Buffer memory,
+                           whole.buffer().Slice(static_cast<uint64_t>(begin) * row_bytes,
+                                                static_cast<uint64_t>(end - begin) * row_bytes));
   VERBENA_ASSIGN_OR_RETURN(Tensor destination,
                            Tensor::Wrap(std::move(memory), whole.dtype(), part));
   return reply
@@ -87,6 +88,12 @@ absl::Status FetchInPieces(const Parcel<inference::PullReply>& reply, const Tens
   return absl::OkStatus();
 }
 
+// The time since `begin`, which moves to now.
+absl::Duration Lap(absl::Time& begin) {
+  const absl::Time end = absl::Now();
+  return end - std::exchange(begin, end);
+}
+
 absl::StatusOr<Tensor> PullOne(const inference::Weights::Stub& stub,
                                const inference::TensorEntry& entry, Progress& progress,
                                Pulled& pulled) {
@@ -95,14 +102,17 @@ absl::StatusOr<Tensor> PullOne(const inference::Weights::Stub& stub,
   VERBENA_ASSIGN_OR_RETURN(Parcel<inference::PullReply> reply,
                            stub.Pull(request, CallOptions().set_timeout(kCallTimeout)).Get());
   VERBENA_RETURN_IF_ERROR(CheckReply(entry, reply->tensor()));
-  VERBENA_ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(DType::FromWord(entry.spec().dtype()),
-                                                       Shape::From(entry.spec().shape())));
-  const absl::Time begin = absl::Now();
+  VERBENA_ASSIGN_OR_RETURN(Shape shape, Shape::From(entry.spec().shape()));
+  absl::Time begin = absl::Now();
+  VERBENA_ASSIGN_OR_RETURN(Tensor whole,
+                           Tensor::Empty(DType::FromWord(entry.spec().dtype()), shape));
+  pulled.memory_time += Lap(begin);
   VERBENA_RETURN_IF_ERROR(FetchInPieces(reply, whole, entry.name(), progress));
-  pulled.read_time += absl::Now() - begin;
+  pulled.read_time += Lap(begin);
   // The server's memory is given back here, before the digest takes its time.
   reply.Release();
   const std::string digest = Sha256Hex(absl::MakeConstSpan(whole.data(), whole.bytes()));
+  pulled.digest_time += Lap(begin);
   if (digest != entry.sha256()) {
     return absl::DataLossError(absl::StrCat(NameOf(entry), " arrived with SHA-256 ", digest,
                                             ", the server has ",
@@ -118,7 +128,7 @@ absl::StatusOr<Pulled> PullAll(const inference::Weights::Stub& stub) {
   VERBENA_ASSIGN_OR_RETURN(inference::ListReply list, call.Get());
   Pulled pulled;
   pulled.file = list.file();
-  pulled.transport = call.report().transport;
+  pulled.transport = std::string(call.report().transport);
   VERBENA_ASSIGN_OR_RETURN(pulled.bytes, TotalBytes(list));
   Progress progress("pulling", pulled.bytes);
   for (const inference::TensorEntry& entry : list.tensors()) {

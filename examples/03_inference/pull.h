@@ -26,8 +26,8 @@ struct Pulled {
   std::string file;
   std::vector<PulledTensor> tensors;
   uint64_t bytes = 0;
-  // Spent in READs only: neither allocating memory nor computing digests.
-  absl::Duration read_time;
+  // What was spent in allocating, in READs, and in computing digests.
+  absl::Duration memory_time, read_time, digest_time;
   std::string transport;
 };
 

@@ -10,7 +10,7 @@
 namespace verbena::examples {
 namespace {
 
-absl::Status Serve(const char* path, const char* address, Termination& termination) {
+absl::Status Serve(const char* path, const char* address) {
   VERBENA_ASSIGN_OR_RETURN(safetensors::File file, safetensors::File::Open(path));
   const uint64_t bytes = file.data().size();
   const size_t count = file.tensors().size();
@@ -20,7 +20,7 @@ absl::Status Serve(const char* path, const char* address, Termination& terminati
   std::printf("serving %zu tensors, %s, of %s on %s\n", count, HumanBytes(bytes).c_str(), path,
               address);
   std::fflush(stdout);
-  termination.Wait();
+  WaitForTermination();
   return absl::OkStatus();
 }
 
@@ -32,9 +32,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: weights_server FILE.safetensors ADDRESS\n");
     return 2;
   }
-  verbena::examples::Termination termination;
   verbena::safetensors::truncation::ReportOnSigbus();
-  absl::Status status = verbena::examples::Serve(argv[1], argv[2], termination);
+  absl::Status status = verbena::examples::Serve(argv[1], argv[2]);
   if (!status.ok()) std::fprintf(stderr, "weights_server: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

@@ -38,10 +38,11 @@ Task<absl::Status> WeightsService::Pull(ServerContext&, const inference::PullReq
   }
   VERBENA_RETURN_IF_ERROR(file_->CheckUnchanged());
   const safetensors::TensorInfo& info = *found->second;
-  auto tensor = Tensor::Wrap(data_.Slice(info.offset, info.bytes), DType::FromWord(info.dtype),
-                             Shape::From(info.shape));
-  if (!tensor.ok()) return tensor.status();
-  reply.Attach(*reply->mutable_tensor(), *tensor);
+  VERBENA_ASSIGN_OR_RETURN(Buffer data, data_.Slice(info.offset, info.bytes));
+  VERBENA_ASSIGN_OR_RETURN(Shape shape, Shape::From(info.shape));
+  VERBENA_ASSIGN_OR_RETURN(Tensor tensor,
+                           Tensor::Wrap(std::move(data), DType::FromWord(info.dtype), shape));
+  reply.Attach(*reply->mutable_tensor(), std::move(tensor));
   return absl::OkStatus();
 }
 

@@ -1,4 +1,15 @@
-# Sourced by the examples' run scripts, in the root of the tree.
+# Sourced by the examples' run scripts, in the root of the tree, with `example` set to the example's folder.
+
+# Takes a leading --transport NAME out of "$@", into `transport` (an array: the option, or nothing).
+#   transport_option "$@"; set -- "${rest[@]}"
+transport_option() {
+  transport=()
+  if [[ ${1:-} == --transport ]]; then
+    transport=("$1" "${2:?--transport shm or --transport tcp}")
+    shift 2
+  fi
+  rest=("$@")
+}
 
 # programs TARGET [BUILD_DIR]: sets `programs` to the folder of the example's programs; without BUILD_DIR it builds them.
 programs() {
@@ -6,44 +17,56 @@ programs() {
   if [[ -z $build ]]; then
     cmake/setup
     source cmake/environment.sh
-    configure release -DVERBENA_EXAMPLE_PROGRAMS=ON
+    configure release
     build release --target "$target"
     build=build/release
   fi
   programs=$build/examples/$example
   if ! compgen -G "$programs/*server" >/dev/null; then
-    echo "$0: no programs in $programs: configure with -DVERBENA_EXAMPLE_PROGRAMS=ON, then build $target" >&2
+    echo "$0: no programs in $programs: build $target first" >&2
     return 1
   fi
 }
 
+# Seconds that a server has for its orderly end before it is killed.
+stop_limit=5
 server_pids=()
-logs=$(mktemp -d)
+scratch=$(mktemp -d)
 stop_servers() {
-  local pid
+  local pid tries
   for pid in "${server_pids[@]}"; do kill "$pid" 2>/dev/null || true; done
-  for pid in "${server_pids[@]}"; do wait "$pid" 2>/dev/null || true; done
-  rm -rf "$logs"
-}
-trap stop_servers EXIT
-
-# serve PROGRAM ARGUMENT...: starts a server and returns when it has said "serving", or fails with what it said instead.
-serve() {
-  local name=${1##*/}
-  "$@" >"$logs/$name" &
-  local pid=$! tries
-  server_pids+=("$pid")
-  for ((tries = 0; tries < 1200; ++tries)); do
-    if grep -q '^serving' "$logs/$name"; then
-      sed "s/^/[$name] /" "$logs/$name"
-      return
-    fi
-    kill -0 "$pid" 2>/dev/null || break
+  for ((tries = 0; tries < stop_limit * 20; ++tries)); do
+    kill -0 "${server_pids[@]}" 2>/dev/null || break
     sleep 0.05
   done
-  echo "$name did not start:" >&2
-  cat "$logs/$name" >&2
-  return 1
+  for pid in "${server_pids[@]}"; do
+    if kill -KILL "$pid" 2>/dev/null; then echo "$0: process $pid did not stop and was killed" >&2; fi
+    wait "$pid" 2>/dev/null || true
+  done
+  server_pids=()
+}
+# Whatever ends the script, its servers and files go with it.
+trap 'stop_servers; rm -rf "$scratch"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# serve PROGRAM ARGUMENT...: starts a server and returns when it has said "serving", or fails with what it said instead.
+# It may take as long as it lives: a large file is read once before it is served.
+serve() {
+  local name=${1##*/} log
+  log=$(mktemp "$scratch/server.XXXXXX")
+  "$@" >"$log" &
+  local pid=$!
+  server_pids+=("$pid")
+  until grep -q '^serving' "$log"; do
+    if ! kill -0 "$pid" 2>/dev/null; then
+      echo "$0: $name did not start" >&2
+      cat "$log" >&2
+      return 1
+    fi
+    sleep 0.05
+  done
+  sed "s/^/[$name] /" "$log"
 }
 
 # An address of this machine that was free a moment ago.

@@ -55,7 +55,7 @@ absl::Status PullFromLiar(const std::vector<int64_t>& shape, uint64_t bytes) {
   entry.mutable_spec()->set_dtype(kFloat32.word());
   for (int64_t dimension : shape) entry.mutable_spec()->add_shape(dimension);
   const std::vector<float> values = {1, 2};
-  Liar liar(entry, Tensor::Copy<float>(values, Shape(2)));
+  Liar liar(entry, *Tensor::Copy<float>(values, Shape(2)));
   testing::Loopback loopback(liar);
   return PullAll(inference::Weights::Stub(loopback.channel())).status();
 }
@@ -127,6 +127,32 @@ TEST_CASE("a file that changes while it is served is not pulled", "[example]") {
   absl::Status status = PullAll(stub).status();
   CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
   CHECK_THAT(Text(status), Contains("has 8 now"));
+}
+
+TEST_CASE("a file that is truncated while it is pulled fails that pull and nothing else",
+          "[example][hostile]") {
+  constexpr uint64_t bytes = uint64_t{4} << 20;
+  const std::string header = absl::StrCat(R"({"t":{"dtype":"U8","shape":[)", bytes,
+                                          R"(],"data_offsets":[0,)", bytes, "]}}");
+  for (const char* transport : {"shm", "tcp"}) {
+    TemporaryFile temporary(LittleEndian(header.size()) + header);
+    temporary.Truncate(8 + header.size() + bytes);
+    WeightsService weights(OpenOrFail(temporary.path()));
+    testing::Loopback loopback(weights, ChannelOptions().set_require_transport(transport));
+    inference::Weights::Stub stub(loopback.channel());
+    inference::PullRequest request;
+    request.set_name("t");
+    auto reply = stub.Pull(request).Get();
+    INFO(transport << ": " << reply.status().ToString());
+    REQUIRE(reply.ok());
+    // The memory behind the lease goes. Expect: a typed error, and a server that goes on.
+    temporary.Truncate(8192);
+    Parcel<inference::PullReply> parcel = *std::move(reply);
+    const absl::Status status = parcel.Fetch(parcel->tensor()).Get().status();
+    INFO(status.ToString());
+    CHECK(status.code() == absl::StatusCode::kDataLoss);
+    CHECK(stub.List(inference::ListRequest()).Get().ok());
+  }
 }
 
 TEST_CASE("a tensor larger than a piece arrives whole", "[example]") {

@@ -1,0 +1,42 @@
+#pragma once
+// The command line of a program that calls a server:  NAME [--transport shm|tcp] ARGUMENT...
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "verbena/channel.h"
+
+namespace verbena::examples {
+
+struct CommandLine {
+  std::vector<std::string> arguments;
+  // A server that is not there or does not answer is an error and no wait. With --transport, the
+  // channel takes this one or fails.
+  ChannelOptions channel =
+      ChannelOptions().set_connect_timeout(absl::Seconds(5)).set_default_timeout(absl::Seconds(10));
+};
+
+// Empty, and `usage` on stderr, unless there are as many arguments as `count` and no other option.
+inline std::optional<CommandLine> ReadCommandLine(int argc, char** argv, size_t count,
+                                                  const char* usage) {
+  CommandLine line;
+  for (int i = 1; i < argc; ++i) {
+    const absl::string_view word = argv[i];
+    if (word == "--transport" && i + 1 < argc) {
+      line.channel.set_require_transport(argv[++i]);
+    } else if (!word.empty() && word[0] != '-') {
+      line.arguments.emplace_back(word);
+    } else {
+      line.arguments.clear();
+      break;
+    }
+  }
+  if (line.arguments.size() == count) return line;
+  std::fprintf(stderr, "usage: %s\n", usage);
+  return std::nullopt;
+}
+
+}  // namespace verbena::examples
