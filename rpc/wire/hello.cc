@@ -170,7 +170,7 @@ void ReadTransport(Reader& reader, const Record& record, std::vector<TransportOf
   }
   TransportOffer offer;
   std::string both;
-  reader.Raw(record, 2 * kHelloTextBytesMax, both);
+  reader.Raw(record, size_t{2} * kHelloTextBytesMax, both);
   const size_t zero = both.find('\0');
   offer.name = both.substr(0, zero);
   if (zero != std::string::npos) offer.reason = absl::CHexEscape(both.substr(zero + 1));
