@@ -111,8 +111,8 @@ WorkloadPtr Start(const Params& params) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Channel>> Connect(const Params& params) {
-  std::shared_ptr<Channel> channel = Channel::Create(
-      params.address(), ChannelOptions().set_require_transport(params.transport()));
+  std::shared_ptr<Channel> channel =
+      Channel::Create(params.address(), ChannelOptions().set_require_transport(params.transport()));
   auto first = pb::Benchmark::Stub(channel).Echo(pb::EchoMessage());
   if (auto reply = first.Get(); !reply.ok()) return reply.status();
   const absl::string_view used = first.report().transport;
