@@ -105,25 +105,27 @@ SleepAwaiter::~SleepAwaiter() {
 void ServerContextAccess::Cancel(ServerContext& context) {
   context.cancelled_.store(true, std::memory_order_release);
   {
-    absl::MutexLock lock(&context.mutex_);
     // Under the lock, so that a stop source made at this moment sees the flag. Callbacks are the
     // user's: they may take time, but not call cancellation() of the same context again.
-    if (context.stop_ != nullptr) context.stop_->request_stop();
+    const std::lock_guard lock(context.mutex_);
+    if (std::stop_source* stop = context.stop_.load()) stop->request_stop();
   }
   for (SleepState* s = context.sleepers_; s != nullptr; s = s->next()) s->Wake();
 }
 
 }  // namespace internal
 
-ServerContext::~ServerContext() = default;
+ServerContext::~ServerContext() { delete stop_.load(std::memory_order_relaxed); }
 
 std::stop_token ServerContext::cancellation() const {
-  absl::MutexLock lock(&mutex_);
-  if (stop_ == nullptr) {
-    stop_ = std::make_unique<std::stop_source>();
-    if (IsCancelled()) stop_->request_stop();
+  const std::lock_guard lock(mutex_);
+  std::stop_source* stop = stop_.load(std::memory_order_relaxed);
+  if (stop == nullptr) {
+    stop = new std::stop_source;
+    if (IsCancelled()) stop->request_stop();
+    stop_.store(stop);
   }
-  return stop_->get_token();
+  return stop->get_token();
 }
 
 }  // namespace verbena

@@ -26,9 +26,7 @@ struct ServerContextAccess {
   static const Metadata& trailing(const ServerContext& context) { return context.trailing_; }
   static bool HasSleepers(const ServerContext& context) { return context.sleepers_ != nullptr; }
   static bool HasWaiters(const ServerContext& context) {
-    if (context.sleepers_ != nullptr) return true;
-    absl::MutexLock lock(&context.mutex_);
-    return context.stop_ != nullptr;
+    return context.sleepers_ != nullptr || context.stop_.load() != nullptr;
   }
 };
 

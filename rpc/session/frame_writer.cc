@@ -29,7 +29,6 @@ std::byte* FrameWriter::ReserveSlow(uint32_t bytes, SendClass send_class) {
     stalled_ = true;
     return nullptr;
   }
-  UpdateLimits();
   if (frame_.bytes + bytes > limits_[static_cast<size_t>(send_class)]) {
     stalled_ = true;
     link_.engine_impl().CountCreditStall();
@@ -52,12 +51,15 @@ bool FrameWriter::Open() {
 }
 
 void FrameWriter::UpdateLimits() {
-  for (uint32_t i = 0; i < 3; ++i) {
-    const bool none = frame_.data == nullptr || (i == 0 && hold_data_);
-    limits_[i] = none ? 0
-                      : std::min({frame_.capacity, frame_bytes_max_,
-                                  credits_.FrameBytesMax(static_cast<SendClass>(i))});
+  if (frame_.data == nullptr) {
+    limits_[0] = limits_[1] = limits_[2] = 0;
+    return;
   }
+  const uint32_t most = std::min(frame_.capacity, frame_bytes_max_);
+  for (uint32_t i = 0; i < 3; ++i) {
+    limits_[i] = std::min(most, credits_.FrameBytesMax(static_cast<SendClass>(i)));
+  }
+  if (hold_data_) limits_[0] = 0;
 }
 
 void FrameWriter::Publish() {

@@ -151,6 +151,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   uint32_t ticks_ = 0;
   uint32_t busy_ticks_ = 0;  // counts down since frames last came
   int64_t housekept_ns_ = 0;
+  int64_t armed_ns_ = 0;  // when it was armed last
   int64_t hangups_checked_ns_ = 0;
   uint32_t cpu_ = ~0u;
   bool armed_ = false;

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 
+#include "rpc/base/clock.h"
 #include "rpc/fabric/shm/shm_fabric.h"
 
 namespace verbena::fabric::shm {
@@ -17,14 +17,11 @@ namespace {
 constexpr int64_t kCoolNs = 4'000'000;
 // How late a peer's death is noticed while the reactor never sleeps.
 constexpr int64_t kHangupNs = 10'000'000;
+// Armed for less, and nobody has slept: a blocking caller arms at the end of each call. A bell that
+// rang meanwhile stays readable, and costs the next sleep one wake-up.
+constexpr int64_t kSleptNs = 20'000;
 // Ticks between two looks at the clock.
 constexpr uint32_t kTicksPerLook = 256;
-
-int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace
 
@@ -40,10 +37,11 @@ void ShmFabric::Heat(Link& link) {
 void ShmFabric::MaybeHousekeep(bool every_call) {
   if (!every_call && ++ticks_ % kTicksPerLook != 0) [[likely]]
     return;
-  const int64_t now = NowNs();
-  NoteCpu();
+  const int64_t now = SteadyNs();
+  armed_ns_ = now;
   if (now - housekept_ns_ >= kCoolNs) {
     housekept_ns_ = now;
+    NoteCpu();
     CoolIdle();
   }
   if (now - hangups_checked_ns_ >= kHangupNs) {
@@ -111,6 +109,7 @@ void ShmFabric::Disarm() {
   if (!armed_) return;
   armed_ = false;
   for (Link* link : hot_) link->mine.control().sleeping.store(0, std::memory_order_relaxed);
+  if (SteadyNs() - armed_ns_ < kSleptNs) return;
   NoteCpu();
   uint64_t rings = 0;
   if (read(inbox_->bell(), &rings, sizeof rings) == sizeof rings) {

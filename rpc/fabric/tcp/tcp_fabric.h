@@ -149,6 +149,7 @@ class TcpFabric final : public Fabric {
   Traits traits_;
   std::shared_ptr<Inbox> inbox_;
   int epoll_fd_ = -1;
+  size_t watched_ = 0;  // sockets in it
 
   std::mutex setup_mutex_;
   std::map<LinkId, Setup> setups_;

@@ -111,11 +111,14 @@ bool TcpFabric::Poll(EventSink& sink) {
   if (busy_ticks_ > 0) --busy_ticks_;
   if (inbox_->any()) [[unlikely]]
     TakeNews();
-  const bool direct = !hot_.empty() && hot_.size() <= kDirectLinksMax;
-  if (direct) {
+  if (hot_.size() <= kDirectLinksMax) {
     for (size_t i = 0; i < hot_.size(); ++i) any |= PollControl(*hot_[i], sink);
   }
-  if (!direct || scan_ || ticks_ % kTicksPerScan == 0) any |= Scan(sink);
+  // A process that talks over another fabric alone pays no system call here.
+  if (watched_ != 0) {
+    const bool many = hot_.size() > kDirectLinksMax;
+    if (many || scan_ || ticks_ % kTicksPerScan == 0) any |= Scan(sink);
+  }
   if (!backlogged_.empty()) [[unlikely]]
     any |= FlushBacklogs();
   if (!engaged_.empty()) any |= PollLanes();
@@ -244,11 +247,12 @@ void TcpFabric::Watch(int fd, uint64_t name, bool out, bool add) {
   event.data.u64 = name;
   const int done = epoll_ctl(epoll_fd_, add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event);
   VERBENA_CHECK(done == 0, "epoll_ctl: errno ", errno);
+  if (add) ++watched_;
 }
 
 void TcpFabric::Unwatch(int fd) {
   // Before it is closed: a forked child that holds the socket would keep it in the set.
-  if (fd >= 0) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
+  if (fd >= 0 && epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr) == 0) --watched_;
 }
 
 void TcpFabric::ArmOut(Link& link) {
@@ -274,6 +278,7 @@ bool TcpFabric::Arm() {
     if (end->ready()) return true;
     if (end->blocked() && !end->out_armed) ArmOut(*end);
   }
+  if (watched_ == 0) return false;
   epoll_event ready;
   scan_ = epoll_wait(epoll_fd_, &ready, 1, 0) > 0;
   return scan_;

@@ -31,6 +31,7 @@ TcpFabric::TcpFabric(const TcpOptions& options)
       epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
   VERBENA_CHECK(epoll_fd_ >= 0, "epoll_create1: errno ", errno);
   Watch(inbox_->bell(), ~uint64_t{0}, false, true);
+  watched_ = 0;  // the bell is looked at without the kernel
   traits_.name = "tcp";
   traits_.segment_bytes = limits::kTcpSegmentBytes;
   traits_.slot_bytes = limits::kTcpSegmentBytes;
