@@ -15,12 +15,19 @@ using absl::StatusOr;
 using test::HelloReply;
 using test::HelloRequest;
 
+// What happened to a handler; outlives the server that runs it.
+struct Seen {
+  std::atomic<int> started{0};
+  std::atomic<int> cancelled{0};
+};
+
 // A handler that ends when it is cancelled, and says so.
-void WaitForCancellation(Greeter& greeter, std::atomic<bool>& cancelled) {
-  greeter.mock.on_SayHello = [&cancelled](ServerContext& context, const HelloRequest&,
-                                          HelloReply&) -> Task<Status> {
+void WaitForCancellation(Greeter& greeter, Seen& seen) {
+  greeter.mock.on_SayHello = [&seen](ServerContext& context, const HelloRequest&,
+                                     HelloReply&) -> Task<Status> {
+    ++seen.started;
     const bool slept = co_await context.Sleep(absl::Seconds(20));
-    cancelled = !slept;
+    if (!slept) ++seen.cancelled;
     co_return absl::OkStatus();
   };
 }
@@ -89,9 +96,8 @@ TEST_CASE("awaiting twice is an error, not a hang", "[client][call]") {
 }
 
 TEST_CASE("a callback runs once, never inline, and may be move-only", "[client][call]") {
-  Greeter greeter;
   std::atomic<int> calls{0};
-  std::atomic<bool> bomb{true};
+  Greeter greeter;
   auto owned = std::make_unique<int>(5);
   std::thread::id here = std::this_thread::get_id();
   std::atomic<bool> wrong{false};
@@ -115,12 +121,11 @@ TEST_CASE("a callback runs once, never inline, and may be move-only", "[client][
   });
   REQUIRE(Eventually([&] { return calls == 3; }));
   REQUIRE(!wrong);
-  (void)bomb;
 }
 
 TEST_CASE("Get on a reactor thread is refused with advice", "[client][call]") {
-  Greeter greeter;
   std::atomic<int> seen{-1};
+  Greeter greeter;
   greeter.stub.SayHello(RequestFor("a")).Then([&](StatusOr<HelloReply>) {
     seen = static_cast<int>(greeter.stub.SayHello(RequestFor("b")).Get().status().code());
   });
@@ -133,20 +138,20 @@ TEST_CASE("Get on a reactor thread is refused with advice", "[client][call]") {
 }
 
 TEST_CASE("dropping a call cancels its handler", "[client][cancel]") {
+  Seen seen;
   Greeter greeter;
-  std::atomic<bool> cancelled{false};
-  WaitForCancellation(greeter, cancelled);
+  WaitForCancellation(greeter, seen);
   {
     auto call = greeter.stub.SayHello(RequestFor("a"));
-    absl::SleepFor(absl::Milliseconds(5));
+    REQUIRE(Eventually([&] { return seen.started == 1; }));
   }
-  REQUIRE(Eventually([&] { return cancelled.load(); }));
+  REQUIRE(Eventually([&] { return seen.cancelled == 1; }));
 }
 
 TEST_CASE("a stop token cancels, before and during the call, from any thread", "[client][cancel]") {
+  Seen seen;
   Greeter greeter;
-  std::atomic<bool> cancelled{false};
-  WaitForCancellation(greeter, cancelled);
+  WaitForCancellation(greeter, seen);
   std::stop_source before;
   before.request_stop();
   REQUIRE_CODE(
@@ -156,7 +161,7 @@ TEST_CASE("a stop token cancels, before and during the call, from any thread", "
       kCancelled);
   std::stop_source during;
   std::jthread stopper([&] {
-    absl::SleepFor(absl::Milliseconds(5));
+    (void)Eventually([&] { return seen.started == 1; });
     during.request_stop();
   });
   REQUIRE_CODE(
@@ -164,13 +169,13 @@ TEST_CASE("a stop token cancels, before and during the call, from any thread", "
           .Get()
           .status(),
       kCancelled);
-  REQUIRE(Eventually([&] { return cancelled.load(); }));
+  REQUIRE(Eventually([&] { return seen.cancelled == seen.started; }));
 }
 
 TEST_CASE("a call cancelled twice ends once with CANCELLED", "[client][cancel]") {
+  Seen seen;
   Greeter greeter;
-  std::atomic<bool> cancelled{false};
-  WaitForCancellation(greeter, cancelled);
+  WaitForCancellation(greeter, seen);
   auto call = greeter.stub.SayHello(RequestFor("a"));
   call.Cancel();
   call.Cancel();
@@ -179,9 +184,9 @@ TEST_CASE("a call cancelled twice ends once with CANCELLED", "[client][cancel]")
 
 TEST_CASE("a deadline ends the call within 20 ms of it and cancels the handler",
           "[client][deadline]") {
+  Seen seen;
   Greeter greeter;
-  std::atomic<bool> cancelled{false};
-  WaitForCancellation(greeter, cancelled);
+  WaitForCancellation(greeter, seen);
   REQUIRE(greeter.loop.channel()->WaitUntilReady(absl::Seconds(5)).ok());
   const absl::Time begin = absl::Now();
   REQUIRE_CODE(
@@ -193,23 +198,23 @@ TEST_CASE("a deadline ends the call within 20 ms of it and cancels the handler",
   REQUIRE(took >= absl::Milliseconds(29));
   REQUIRE(took <
           absl::Milliseconds(500));  // a loaded machine; the bound itself is the session tests'
-  REQUIRE(Eventually([&] { return cancelled.load(); }));
+  REQUIRE(Eventually([&] { return seen.cancelled == seen.started; }));
 }
 
 TEST_CASE("deadline and cancellation propagate to a downstream call", "[client][cancel]") {
+  Seen seen;
   Greeter back, front;
-  std::atomic<bool> cancelled{false};
-  WaitForCancellation(back, cancelled);
+  WaitForCancellation(back, seen);
   front.mock.on_SayHello = [&](ServerContext& context, const HelloRequest& request,
                                HelloReply& reply) -> Task<Status> {
     const CallOptions options = CallOptions::FromContext(context);
     co_return co_await back.stub.SayHello(request, options).Into(reply);
   };
   auto call = front.stub.SayHello(RequestFor("a"));
-  absl::SleepFor(absl::Milliseconds(10));
+  REQUIRE(Eventually([&] { return seen.started == 1; }));
   call.Cancel();
   REQUIRE_CODE(call.Get().status(), kCancelled);
-  REQUIRE(Eventually([&] { return cancelled.load(); }));
+  REQUIRE(Eventually([&] { return seen.cancelled == 1; }));
 }
 
 TEST_CASE("GetInto reuses the reply's memory, also on an arena", "[client][call]") {
