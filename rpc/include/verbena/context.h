@@ -79,8 +79,8 @@ class ServerContext {
   absl::string_view peer_;
   absl::string_view transport_;
   internal::SleepState* sleepers_ = nullptr;  // in the reactor's seat
-  // Not absl::Mutex: one is made and destroyed with each call, and its destructor tells the detector
-  // of deadlocks, for 500 instructions.
+  // Not absl::Mutex: one is made and destroyed with each call, and its destructor tells the
+  // detector of deadlocks, for 500 instructions.
   mutable std::mutex mutex_;
   mutable std::atomic<std::stop_source*> stop_{nullptr};  // made under the mutex
 };
