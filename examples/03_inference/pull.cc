@@ -97,16 +97,18 @@ absl::Duration Lap(absl::Time& begin) {
 absl::StatusOr<Tensor> PullOne(const inference::Weights::Stub& stub,
                                const inference::TensorEntry& entry, Progress& progress,
                                Pulled& pulled) {
-  inference::PullRequest request;
-  request.set_name(entry.name());
-  VERBENA_ASSIGN_OR_RETURN(Parcel<inference::PullReply> reply,
-                           stub.Pull(request, CallOptions().set_timeout(kCallTimeout)).Get());
-  VERBENA_RETURN_IF_ERROR(CheckReply(entry, reply->tensor()));
+  // The memory first: it may take seconds, and the server's lease is not for ever.
   VERBENA_ASSIGN_OR_RETURN(Shape shape, Shape::From(entry.spec().shape()));
   absl::Time begin = absl::Now();
   VERBENA_ASSIGN_OR_RETURN(Tensor whole,
                            Tensor::Empty(DType::FromWord(entry.spec().dtype()), shape));
   pulled.memory_time += Lap(begin);
+  inference::PullRequest request;
+  request.set_name(entry.name());
+  VERBENA_ASSIGN_OR_RETURN(Parcel<inference::PullReply> reply,
+                           stub.Pull(request, CallOptions().set_timeout(kCallTimeout)).Get());
+  VERBENA_RETURN_IF_ERROR(CheckReply(entry, reply->tensor()));
+  begin = absl::Now();
   VERBENA_RETURN_IF_ERROR(FetchInPieces(reply, whole, entry.name(), progress));
   pulled.read_time += Lap(begin);
   // The server's memory is given back here, before the digest takes its time.
