@@ -53,7 +53,7 @@ static_assert(kTcpFramesPerLinkMax <= kTcpFramesMax / 8);
 // ---- tensors
 // Rows of a slice below this are not READ one by one: what encloses them is, and the CPU picks them
 // out.
-inline constexpr uint64_t kGatherBelowBytes = 4 * 1024;
+inline constexpr uint64_t kGatherBelowBytes = 4 << 10;
 // READs that one Fetch of a slice may take. More is refused with INVALID_ARGUMENT.
 inline constexpr size_t kFetchReadsMax = 4096;
 

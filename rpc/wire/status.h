@@ -10,7 +10,7 @@
 namespace verbena::wire {
 
 // A message longer than this is cut; details that do not fit beside it are left out.
-inline constexpr size_t kStatusBytesMax = 16 * 1024;
+inline constexpr size_t kStatusBytesMax = 16 << 10;
 
 size_t StatusBytes(const absl::Status& status);
 // Writes exactly StatusBytes(status), sets the number of details, returns the end.

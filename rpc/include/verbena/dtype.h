@@ -114,17 +114,17 @@ absl::StatusOr<DType> DTypeFromName(absl::string_view name, DTypeVocabulary voca
 namespace internal {
 template <class T>
 constexpr DType DTypeOf() {
-  constexpr auto bits = static_cast<uint8_t>(8 * sizeof(T));
+  constexpr auto kBits = static_cast<uint8_t>(8 * sizeof(T));
   if constexpr (std::is_same_v<T, bool>) return kBool;
   if constexpr (std::is_same_v<T, std::byte>) return kUInt8;
   if constexpr (std::is_integral_v<T>) {
-    return DType(std::is_signed_v<T> ? DTypeCode::kInt : DTypeCode::kUInt, bits);
+    return DType(std::is_signed_v<T> ? DTypeCode::kInt : DTypeCode::kUInt, kBits);
   }
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-    return DType(DTypeCode::kFloat, bits);
+    return DType(DTypeCode::kFloat, kBits);
   }
   if constexpr (std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>) {
-    return DType(DTypeCode::kComplex, bits);
+    return DType(DTypeCode::kComplex, kBits);
   }
   return DType();
 }
