@@ -113,8 +113,19 @@ FakeEngine::FakeEngine(std::vector<FakeFabricOptions> fabrics) {
     fabrics_.push_back(std::make_unique<FakeFabric>(fabric));
 }
 
+void SettleServiceThreads() {
+  for (int round = 0; round < 2; ++round) {
+    std::promise<void> watched, set_up;
+    reactor::PostSetup([&] { set_up.set_value(); });
+    set_up.get_future().wait();
+    reactor::Watch::Get().Post([&] { watched.set_value(); });
+    watched.get_future().wait();
+  }
+}
+
 FakeEngine::~FakeEngine() {
   CloseLinks();
+  SettleServiceThreads();
   reactor_.reset();
 }
 

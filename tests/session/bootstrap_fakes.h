@@ -88,6 +88,10 @@ class FakeLink final : public Link {
   RequestSink* sink = nullptr;
 };
 
+// Waits until what the service threads do now is done: they may still be on their way out of a
+// reactor's seat, and a test destroys reactors, which a process never does.
+void SettleServiceThreads();
+
 class FakeEngine final : public Engine {
  public:
   explicit FakeEngine(std::vector<FakeFabricOptions> fabrics);

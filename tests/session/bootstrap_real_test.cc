@@ -24,6 +24,7 @@ struct RealEngine {
     };
     engine = Engine::Create(*reactor, fabric::MakeFabrics(fabrics), EngineOptions());
   }
+  ~RealEngine() { SettleServiceThreads(); }
   std::unique_ptr<reactor::Reactor> reactor;
   std::unique_ptr<Engine> engine;
 };
