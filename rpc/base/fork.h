@@ -3,6 +3,8 @@
 // is fine. What this library is asked to do in such a child fails with FAILED_PRECONDITION or,
 // where there is no Status, ends the child with a message. A child must also not hold its parent's
 // connections open: peers learn of a death by the end of the socket.
+#include "absl/status/status.h"
+
 namespace verbena {
 
 // Any thread. Whether this process is a child forked after WatchForFork() in its parent.
@@ -10,8 +12,13 @@ bool Forked();
 // Any thread. From now on Forked() is true in children.
 void WatchForFork();
 
-// Any thread. The child of a fork closes `fd` at once. Forget before closing it here.
+// FAILED_PRECONDITION that says what to do instead.
+absl::Status ForkedError();
+
+// Any thread. The child of a fork closes `fd` at once, if it still names the file that it names
+// now: whoever closes it here need not say so, and a number that was used again is left alone.
 void CloseInForkChild(int fd);
+// Any thread. The child keeps it after all.
 void ForgetForkChild(int fd);
 
 }  // namespace verbena

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "rpc/base/fork.h"
 #include "rpc/client/channel_core.h"
 #include "rpc/client/unary_operation.h"
 
@@ -60,6 +61,10 @@ ChannelStatus Channel::status() const {
     status.why = "unknown here: status() was called on another reactor's thread";
     return status;
   }
+  if (Forked()) {
+    status.why = std::string(ForkedError().message());
+    return status;
+  }
   RunInSeat(core_->reactor(), [&] { status = core_->StatusInSeat(); });
   return status;
 }
@@ -69,6 +74,7 @@ absl::Status Channel::WaitUntilReady(absl::Duration timeout) {
     return absl::FailedPreconditionError(
         "WaitUntilReady on a reactor thread would block every call on it");
   }
+  if (Forked()) return ForkedError();
   struct Waiter : internal::ChannelCore::ReadyWaiter {
     struct WaitTimer : reactor::Timer {
       explicit WaitTimer(Waiter* w)
@@ -130,6 +136,8 @@ int64_t DeadlineNs(const CallOptions& options, const ChannelOptions& channel) {
 
 Operation* StartUnary(Channel& channel, const MethodInfo& method, const void* request,
                       const CallOptions& options) {
+  if (Forked()) [[unlikely]]
+    return EndedOperation(ForkedError());
   ChannelCore& core = channel.core();
   UnaryOperation* operation = UnaryOperation::New(core);
   operation->method = IdOf(method);

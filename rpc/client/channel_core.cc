@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "rpc/base/check.h"
+#include "rpc/base/fork.h"
 #include "rpc/client/unary_operation.h"
 #include "rpc/reactor/reactors.h"
 #include "rpc/session/engines.h"
@@ -64,7 +65,7 @@ ChannelCore::ChannelCore(absl::string_view target, const ChannelOptions& options
       options_(options),
       address_(ParseTarget(target)),
       reactor_(&reactor::NextReactor()),
-      engine_(&session::EngineOf(*reactor_)),
+      engine_(Forked() ? nullptr : &session::EngineOf(*reactor_)),
       backoff_(options.backoff_first()),
       backoff_timer_(this,
                      [](reactor::Timer* timer) {

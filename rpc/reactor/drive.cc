@@ -40,8 +40,11 @@ thread_local const std::atomic<uint32_t>* tls_driving = nullptr;
 void Reactor::DriveUntil(const std::atomic<uint32_t>& done) {
   VERBENA_CHECK(tls_current == nullptr, "blocked on reactor ", options_.name, " on the thread of ",
                 tls_current == nullptr ? "" : tls_current->options_.name);
-  VERBENA_CHECK(!Forked(), "reactor ", options_.name, " is used in a process forked from its own; ",
-                "exec there, or fork before the first channel or server exists");
+  if (Forked()) {
+    VERBENA_CHECK(IsSet(done), "reactor ", options_.name, " is used in a process forked from its ",
+                  "own; exec there, or fork before the first channel or server exists");
+    return;
+  }
   const std::atomic<uint32_t>* const outer = tls_driving;
   tls_driving = &done;
   bool seated = InSeat();

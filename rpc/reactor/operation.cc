@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "rpc/base/check.h"
+#include "rpc/base/fork.h"
 #include "rpc/reactor/reactors.h"
 
 namespace verbena::internal {
@@ -48,6 +49,8 @@ void Operation::RestartEnded(reactor::Reactor& reactor, absl::Status status) {
 absl::Status Operation::Claim(bool blocking) {
   if (claimed_) return TakenTwice();
   claimed_ = true;
+  if (Forked() && !done()) [[unlikely]]
+    return ForkedError();  // it runs in the parent
   if (blocking && reactor::Reactor::Current() != nullptr) {
     Cancel(absl::StatusCode::kCancelled, "cancelled: Get() was called on a reactor thread");
     return WouldBlockReactor();

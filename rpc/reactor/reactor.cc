@@ -23,9 +23,7 @@ thread_local Reactor* tls_current = nullptr;
 
 absl::StatusOr<std::unique_ptr<Reactor>> Reactor::Create(const ReactorOptions& options) {
   if (Forked()) {
-    return absl::FailedPreconditionError(
-        "a process that was forked from one with reactors cannot use the library; exec, or fork "
-        "earlier");
+    return ForkedError();
   }
   VERBENA_CHECK(!options.clock || !options.thread,
                 "a clock of its own is for reactors without a thread");

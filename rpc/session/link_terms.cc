@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "rpc/base/fork.h"
 #include "rpc/base/limits.h"
 
 namespace verbena::session {
@@ -64,6 +65,7 @@ void CloseDescriptors(std::vector<int>& fds) {
 UniqueFd StartConnect(const SocketAddress& address) {
   UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return fd;
+  CloseInForkChild(fd.get());
   if (address.family() != AF_UNIX) SetNoDelay(fd.get());
   // Unix sockets connect at once or not at all; their EAGAIN means a full backlog.
   if (::connect(fd.get(), address.get(), address.bytes) != 0 && errno != EINPROGRESS) {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/base/clock.h"
+#include "rpc/base/fork.h"
 #include "rpc/base/limits.h"
 #include "rpc/base/log.h"
 #include "rpc/reactor/service_threads.h"
@@ -52,6 +53,7 @@ void RemoveStale(const SocketAddress& address, const std::string& path) {
 absl::StatusOr<UniqueFd> ListenOn(const SocketAddress& address) {
   UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return absl::UnavailableError(std::strerror(errno));
+  CloseInForkChild(fd.get());
   const int on = 1, off = 0;
   if (address.family() != AF_UNIX)
     ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -147,6 +149,7 @@ void ListenState::StartAccepting() {
 
 void ListenState::StopAndDrain() {
   VERBENA_CHECK(!Watch::Get().OnWatchThread());
+  if (Forked()) return;  // the thread that would do it does not exist here
   Watch::Get().Post([self = shared_from_this()] { self->StopOnWatch(); });
   std::unique_lock lock(drain_mutex_);
   while (!is_drained_) drained_.wait(lock);
@@ -196,6 +199,7 @@ void ListenState::OnAccept() {
       });
       return;
     }
+    CloseInForkChild(stream.get());
     SetNoDelay(stream.get());
     auto handshake = std::make_shared<ServerHandshake>(shared_from_this(), PeerText(stream.get()));
     handshakes_.insert(handshake);
@@ -208,6 +212,7 @@ void ListenState::OnAcceptAside(int listener) {
   for (;;) {
     UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) return;
+    CloseInForkChild(fd.get());
     if (const absl::Status status = CheckPeerUser(fd.get()); !status.ok()) {
       LogFailure("the side socket", status);
       continue;

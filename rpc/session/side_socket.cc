@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "rpc/base/fork.h"
 #include "rpc/session/random.h"
 
 namespace verbena::session {
@@ -41,6 +42,7 @@ absl::StatusOr<UnixAddress> MakeAddress(const std::string& name, bool abstract) 
 absl::StatusOr<UniqueFd> UnixSocket() {
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return absl::ResourceExhaustedError(absl::StrCat("socket: ", std::strerror(errno)));
+  CloseInForkChild(fd.get());
   return fd;
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
+#include "rpc/base/fork.h"
 
 namespace verbena::fabric::tcp {
 namespace {
@@ -36,6 +37,7 @@ void PrepareSocket(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   (void)fcntl(fd, F_SETFL, flags | O_NONBLOCK);
   (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+  CloseInForkChild(fd);
   SetInt(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   SetInt(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   SetInt(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);

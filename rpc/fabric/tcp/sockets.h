@@ -15,7 +15,8 @@ struct Address {
   socklen_t bytes = 0;
 };
 
-// Non-blocking, no delay, keepalive; a peer that acknowledges nothing for 30 s is gone.
+// Non-blocking, no delay, keepalive, closed in children of fork(); a peer that acknowledges nothing
+// for 30 s is gone.
 void PrepareSocket(int fd);
 
 // UNAVAILABLE: the socket is not connected.
