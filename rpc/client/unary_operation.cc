@@ -150,25 +150,31 @@ bool UnaryOperation::PlaceReply() {
   if (rare_ == nullptr || !rare_->placement.has_value() || reader_.payloads == nullptr)
     return false;
   const Placement& placement = *rare_->placement;
+  uint64_t bytes = 0;
+  for (const session::PayloadSet::Entry& entry : reader_.payloads->entries()) bytes += entry.bytes;
+  FetchOperation* fetch = FetchOperation::New(reader_.payloads);
+  rare_->placing = fetch;
+  fetch->StartAfter([this](FetchOperation& placing) { return AddPlacements(placing); },
+                    placement.destinations() != 0 ? 0 : bytes, placement.device());
+  return true;
+}
+
+absl::Status UnaryOperation::AddPlacements(FetchOperation& fetch) {
+  const Placement& placement = *rare_->placement;
   absl::StatusOr<std::vector<Buffer>> buffers = PlaceAll(*reader_.payloads, placement);
   absl::StatusOr<memory::Device*> device = memory::FindDevice(placement.device());
-  if (!buffers.ok() || !device.ok()) {
-    Finish(!buffers.ok() ? buffers.status() : device.status());
-    return true;
-  }
-  FetchOperation* fetch = FetchOperation::New(reader_.payloads);
+  absl::Status status = buffers.ok() ? device.status() : buffers.status();
+  if (!status.ok()) buffers = std::vector<Buffer>();
   for (size_t i = 0; i < buffers->size(); ++i) {
     Buffer& to = (*buffers)[i];
-    fetch->AddTransfer(static_cast<uint32_t>(i), 0, *device, to.mutable_data(), to.bytes(),
-                       placement.destination(i) != nullptr);
+    fetch.AddTransfer(static_cast<uint32_t>(i), 0, *device, to.mutable_data(), to.bytes(),
+                      placement.destination(i) != nullptr);
   }
-  fetch->set_finish([this, placed = *std::move(buffers)](absl::Status status) mutable {
-    OnPlaced(status, std::move(placed));
-    return status;
+  fetch.set_finish([this, placed = *std::move(buffers)](absl::Status placed_status) mutable {
+    OnPlaced(placed_status, std::move(placed));
+    return placed_status;
   });
-  rare_->placing = fetch;
-  fetch->Start();
-  return true;
+  return status;
 }
 
 void UnaryOperation::OnPlaced(const absl::Status& status, std::vector<Buffer> buffers) {

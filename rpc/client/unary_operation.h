@@ -23,6 +23,7 @@
 namespace verbena::internal {
 
 class ChannelCore;
+class FetchOperation;
 struct OperationPool;
 
 class UnaryOperation final : public Operation, public session::ClientCall {
@@ -83,6 +84,7 @@ class UnaryOperation final : public Operation, public session::ClientCall {
   void KeepBody(session::ReplyView& reply);
   // The lent destinations are filled before the call ends. False: there is nothing to place.
   bool PlaceReply();
+  absl::Status AddPlacements(FetchOperation& fetch);
   void OnPlaced(const absl::Status& status, std::vector<Buffer> buffers);
 
   ChannelCore* channel_ = nullptr;

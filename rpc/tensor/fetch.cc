@@ -154,6 +154,32 @@ absl::StatusOr<Tensor> FetchLocal(const Buffer& local, const Layout& layout, boo
   return out;
 }
 
+using TableRef = std::unique_ptr<ParcelTable, void (*)(ParcelTable*)>;
+
+// Everything that is not here yet; what came is in the table when the operation has ended.
+absl::Status AddAllTransfers(FetchOperation& fetch, TableRef table, const Placement& placement) {
+  VERBENA_ASSIGN_OR_RETURN(std::vector<Buffer> buffers, PlaceAll(*table->payloads(), placement));
+  VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(placement.device()));
+  std::vector<std::pair<uint64_t, Buffer>> results;
+  for (uint64_t i = 1; i <= table->count(); ++i) {
+    const ParcelSlot slot = table->Get(i);
+    if (slot.here) continue;
+    Buffer& to = buffers[slot.entry];
+    fetch.AddTransfer(slot.entry, 0, device, to.mutable_data(), to.bytes(),
+                      placement.destination(slot.entry) != nullptr);
+    fetch.Keep(to);
+    results.emplace_back(i, std::move(to));
+  }
+  fetch.set_finish(
+      [table = std::move(table), results = std::move(results)](absl::Status status) mutable {
+        if (!status.ok()) return status;
+        for (auto& [slot, buffer] : results) table->Set(slot, std::move(buffer));
+        table->payloads()->Release();
+        return status;
+      });
+  return absl::OkStatus();
+}
+
 Call<Tensor> FetchTensor(const ParcelBase& parcel, const v1::Tensor& descriptor,
                          const TensorSlice* slice, const Placement& placement) {
   auto failed = [](absl::Status status) { return Call<Tensor>(EndedOperation(std::move(status))); };
@@ -171,17 +197,16 @@ Call<Tensor> FetchTensor(const ParcelBase& parcel, const v1::Tensor& descriptor,
     operation->Start();
     return Call<Tensor>(operation);
   }
-  absl::StatusOr<Tensor> destination = DestinationOf(*layout, placement);
-  if (!destination.ok()) return failed(destination.status());
   FetchOperation* operation = FetchOperation::New(table.payloads());
-  absl::Status added = AddTransfers(*operation, slot->entry, *layout, *destination,
-                                    placement.destination() != nullptr);
-  operation->set_tensor(*std::move(destination));
-  if (!added.ok()) {
-    operation->Abandon();
-    return failed(std::move(added));
-  }
-  operation->Start();
+  const bool lent = placement.destination() != nullptr;
+  operation->StartAfter(
+      [entry = slot->entry, layout = *layout, placement, lent](FetchOperation& fetch) {
+        VERBENA_ASSIGN_OR_RETURN(Tensor destination, DestinationOf(layout, placement));
+        absl::Status added = AddTransfers(fetch, entry, layout, destination, lent);
+        fetch.set_tensor(std::move(destination));
+        return added;
+      },
+      lent ? 0 : layout->bytes(), placement.device());
   return Call<Tensor>(operation);
 }
 
@@ -217,52 +242,43 @@ Call<Buffer> ParcelBase::Fetch(const v1::Buffer& descriptor, const Placement& pl
     operation->Start();
     return Call<Buffer>(operation);
   }
-  absl::StatusOr<Buffer> to = into != nullptr ? into->buffer().Slice(into->byte_offset(), bytes)
-                                              : Buffer::Allocate(bytes, placement.device());
-  if (!to.ok()) return failed(to.status());
-  absl::StatusOr<memory::Device*> device = WritableDevice(to->device());
-  if (!device.ok()) return failed(device.status());
   FetchOperation* operation = FetchOperation::New(slot->here ? nullptr : table_->payloads());
-  if (slot->here) {
-    if (bytes != 0) std::memcpy(to->mutable_data(), slot->local.data(), bytes);
-  } else {
-    operation->AddTransfer(slot->entry, 0, *device, to->mutable_data(), bytes, into != nullptr);
-  }
-  operation->set_buffer(*std::move(to));
-  operation->Start();
+  operation->StartAfter(
+      [slot = *slot, placement, bytes](FetchOperation& fetch) -> absl::Status {
+        const Tensor* lent = placement.destination();
+        absl::StatusOr<Buffer> to = lent != nullptr
+                                        ? lent->buffer().Slice(lent->byte_offset(), bytes)
+                                        : Buffer::Allocate(bytes, placement.device());
+        if (!to.ok()) return to.status();
+        VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(to->device()));
+        if (!slot.here) {
+          fetch.AddTransfer(slot.entry, 0, device, to->mutable_data(), bytes, lent != nullptr);
+        } else if (bytes != 0) {
+          std::memcpy(to->mutable_data(), slot.local.data(), bytes);
+        }
+        fetch.set_buffer(*std::move(to));
+        return absl::OkStatus();
+      },
+      into != nullptr ? 0 : bytes, placement.device());
   return Call<Buffer>(operation);
 }
 
 Call<void> ParcelBase::FetchAll(const Placement& placement) const {
   auto failed = [](absl::Status status) { return Call<void>(EndedOperation(std::move(status))); };
   if (table_ == nullptr || table_->payloads() == nullptr) return failed(absl::OkStatus());
-  absl::StatusOr<std::vector<Buffer>> buffers = PlaceAll(*table_->payloads(), placement);
-  if (!buffers.ok()) return failed(buffers.status());
-  absl::StatusOr<memory::Device*> device = WritableDevice(placement.device());
-  if (!device.ok()) return failed(device.status());
-  FetchOperation* operation = FetchOperation::New(table_->payloads());
-  std::vector<std::pair<uint64_t, Buffer>> results;
-  for (uint64_t i = 1; i <= table_->count(); ++i) {
-    const ParcelSlot slot = table_->Get(i);
-    if (slot.here) continue;
-    Buffer& to = (*buffers)[slot.entry];
-    operation->AddTransfer(slot.entry, 0, *device, to.mutable_data(), to.bytes(),
-                           placement.destination(slot.entry) != nullptr);
-    operation->Keep(to);
-    results.emplace_back(i, std::move(to));
+  uint64_t bytes = 0;
+  for (const session::PayloadSet::Entry& entry : table_->payloads()->entries()) {
+    bytes += entry.bytes;
   }
   // Holds the table, not the parcel, which may be gone by then.
   table_->Ref();
-  std::unique_ptr<ParcelTable, void (*)(ParcelTable*)> table(table_,
-                                                             [](ParcelTable* t) { t->Unref(); });
-  operation->set_finish(
-      [table = std::move(table), results = std::move(results)](absl::Status status) mutable {
-        if (!status.ok()) return status;
-        for (auto& [slot, buffer] : results) table->Set(slot, std::move(buffer));
-        table->payloads()->Release();
-        return status;
-      });
-  operation->Start();
+  TableRef table(table_, [](ParcelTable* t) { t->Unref(); });
+  FetchOperation* operation = FetchOperation::New(table_->payloads());
+  operation->StartAfter(
+      [table = std::move(table), placement](FetchOperation& fetch) mutable {
+        return AddAllTransfers(fetch, std::move(table), placement);
+      },
+      placement.destinations() != 0 ? 0 : bytes, placement.device());
   return Call<void>(operation);
 }
 

@@ -1,6 +1,9 @@
 #include "rpc/tensor/fetch_operation.h"
 
+#include "rpc/base/fork.h"
+#include "rpc/memory/pool.h"
 #include "rpc/reactor/reactors.h"
+#include "rpc/reactor/service_threads.h"
 #include "rpc/session/engine.h"
 
 namespace verbena::internal {
@@ -24,15 +27,31 @@ void FetchOperation::AddTransfer(uint32_t entry, uint64_t offset, memory::Device
 
 void FetchOperation::Start() {
   reactor::Reactor& home = reactor();
-  if (home.InSeat()) {
+  if (home.InSeat() && !Forked()) {
     StartInSeat();
   } else {
     home.PostSeat(start_work_);
   }
 }
 
+void FetchOperation::StartAfter(Prepare prepare, uint64_t bytes, Device device) {
+  const bool holds_up = reactor().InSeat() || reactor::Reactor::Current() != nullptr;
+  const bool at_once =
+      !holds_up || bytes == 0 || (device == Device::Host() && memory::TryAllocateBlock(bytes));
+  if (at_once) {
+    prepared_ = std::move(prepare)(*this);
+    Start();
+    return;
+  }
+  reactor::PostSetup([this, prepare = std::move(prepare)]() mutable {
+    prepared_ = std::exchange(prepare, nullptr)(*this);
+    Start();
+  });
+}
+
 void FetchOperation::StartInSeat() {
   started_ = true;
+  if (first_error_.ok()) first_error_ = std::move(prepared_);
   if (payloads_ != nullptr) report_.transport = payloads_->transport();
   running_ = 1;  // the operation must not end while this loop runs
   for (Transfer& transfer : transfers_) {

@@ -37,8 +37,11 @@ class FetchOperation final : public Operation {
 
   // Any thread. Enters the seat if it is free, else goes by the inbox.
   void Start();
-  // Instead of Start: nobody has seen the operation.
-  void Abandon() { delete this; }
+  // Any thread. `prepare` finds memory and adds the transfers; then as Start, or the operation ends
+  // with its error. It runs here, or on the setup thread when that might hold up a reactor: making
+  // `bytes` of memory on `device` takes tenths of a second for large ones.
+  using Prepare = absl::AnyInvocable<absl::Status(FetchOperation&) &&>;
+  void StartAfter(Prepare prepare, uint64_t bytes, Device device);
 
   absl::Status TakeTensor(Tensor& tensor) override;
   absl::Status TakeBuffer(Buffer& buffer) override;
@@ -80,6 +83,7 @@ class FetchOperation final : public Operation {
   size_t running_ = 0;
   bool started_ = false;
   absl::Status first_error_;
+  absl::Status prepared_;  // what `prepare` said; until the start, only it may touch the transfers
   StartWork start_work_;
 };
 
