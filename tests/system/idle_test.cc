@@ -1,0 +1,70 @@
+// What processes cost that have nothing to do.
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "tests/catch.h"
+#include "tests/system/process.h"
+
+namespace verbena::system_test {
+namespace {
+
+double CpuShare(const Peer& peer, absl::Duration time) {
+  const double before = peer.cpu_seconds();
+  absl::SleepFor(time);
+  return (peer.cpu_seconds() - before) / absl::ToDoubleSeconds(time);
+}
+
+TEST_CASE("a server and a client that were busy and are idle use no processor", "[system][idle]") {
+  for (const std::string transport : {"shm", "tcp"}) {
+    INFO(transport);
+    ServerPeer server;
+    ClientPeer client(server.address(), transport);
+    client.Ask("start echo 16");
+    absl::SleepFor(absl::Milliseconds(200));
+    REQUIRE(Fields(client.Ask("stop"))["bad"] == "0");
+    REQUIRE(Fields(client.Ask("take 33554432 4"))["bad"] == "0");
+    absl::SleepFor(absl::Milliseconds(100));
+    const double server_before = server.cpu_seconds();
+    const double client_share = CpuShare(client, absl::Seconds(2));
+    const double server_share = (server.cpu_seconds() - server_before) / 2;
+    printf("idle for 2 s after traffic, %s: server %.3f %%, client %.3f %% of a processor\n",
+           transport.c_str(), server_share * 100, client_share * 100);
+    CHECK(server_share < 0.01);
+    CHECK(client_share < 0.01);
+    CHECK(Fields(client.Ask("echo 10"))["bad"] == "0");
+  }
+}
+
+TEST_CASE("a thousand idle connections cost a server little", "[system][idle]") {
+  for (const std::string transport : {"shm", "tcp"}) {
+    INFO(transport);
+    ServerPeer server("127.0.0.1:0", {"handshake_ms", "2000"});
+    ClientPeer client(server.address(), transport), caller(server.address(), transport);
+    REQUIRE(Fields(client.Ask("connect 10"))["good"] == "10");
+    REQUIRE(Fields(caller.Ask("echo 100"))["bad"] == "0");
+    const Peer::Memory before = server.memory();
+    const size_t descriptors = server.descriptors();
+    const std::string connected = client.Ask("connect 1000", absl::Seconds(100));
+    INFO(connected);
+    REQUIRE(Fields(connected)["good"] == "1000");
+    REQUIRE(server.state().links == 1012 - 1);
+    absl::SleepFor(absl::Milliseconds(2500));  // the deadlines of the handshakes are over
+    const Peer::Memory now = server.memory();
+    const double resident = (now.resident - before.resident) / 1000 / 1024;
+    const double proportional = (now.proportional - before.proportional) / 1000 / 1024;
+    const double share = CpuShare(server, absl::Seconds(1));
+    const double tables = (now.page_tables - before.page_tables) / 1000 / 1024;
+    printf(
+        "1,000 idle connections, %s, each: %.1f KiB, %.1f KiB of page tables; mapped with the "
+        "peer's %.0f KiB, %.1f descriptors; server %.3f %% of a processor\n",
+        transport.c_str(), proportional, tables, resident,
+        static_cast<double>(server.descriptors() - descriptors) / 1000, share * 100);
+    // The slabs of the client's that the server has mapped are the client's memory.
+    CHECK(proportional + tables <= 64);
+    CHECK(share < 0.01);
+    CHECK(Fields(caller.Ask("echo 1000"))["bad"] == "0");
+  }
+}
+
+}  // namespace
+}  // namespace verbena::system_test

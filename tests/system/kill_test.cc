@@ -1,0 +1,120 @@
+// kill -9 of clients at bad moments, as the server and its other clients see it.
+#include <cstdio>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "tests/catch.h"
+#include "tests/system/process.h"
+
+namespace verbena::system_test {
+namespace {
+
+constexpr uint64_t kTensorBytes = 256 << 20;
+
+// A server with another client that keeps calling.
+struct Scene {
+  ServerPeer server;
+  ClientPeer bystander;
+  std::mt19937 random{20261129};
+  ServerPeer::State before;
+
+  explicit Scene(const std::string& transport) : bystander(server.address(), transport) {
+    const std::string ready = bystander.Ask("ready");
+    INFO(ready);
+    REQUIRE(Fields(ready)["code"] == "OK");
+  }
+  // After what grows once (pools, kept objects) has grown.
+  void Begin() {
+    REQUIRE(Within(absl::Seconds(5), [&] {
+      before = server.state();
+      return before.links == 1 && before.calls + before.leases + before.fetches == 0;
+    }));
+    before.calls = 1;  // the bystander's
+    bystander.Ask("start echo 1");
+  }
+  void KillAfter(ClientPeer& victim, int ms_max) {
+    absl::SleepFor(absl::Microseconds(random() % (ms_max * 1000)));
+    victim.Kill();
+  }
+  void ExpectBack(const char* what) {
+    const absl::Time killed = absl::Now();
+    std::string difference;
+    const bool back = server.Returns(before, absl::Seconds(5), difference);
+    const double took = absl::ToDoubleMilliseconds(absl::Now() - killed);
+    INFO(what << ": " << difference);
+    REQUIRE(back);
+    printf("%s: everything back after %.0f ms\n", what, took);
+    CHECK(took < 1000);
+  }
+  void ExpectUnnoticed() {
+    const std::string tally = bystander.Ask("stop");
+    INFO(tally);
+    CHECK(Fields(tally)["bad"] == "0");
+    CHECK(Fields(tally)["good"] != "0");
+  }
+};
+
+void KillUnder(const std::string& transport, const std::string& load, int rounds, int ms_max) {
+  Scene scene(transport);
+  {
+    // Once to the end, so that memory and descriptors that are kept for the next are there.
+    ClientPeer first(scene.server.address(), transport);
+    first.Ask(absl::StrCat("start ", load), absl::Seconds(30));
+    absl::SleepFor(absl::Milliseconds(ms_max + 1000));
+    first.Ask("stop", absl::Seconds(30));
+  }
+  scene.Begin();
+  for (int i = 0; i < rounds; ++i) {
+    ClientPeer victim(scene.server.address(), transport);
+    REQUIRE(Fields(victim.Ask("ready"))["code"] == "OK");
+    victim.Ask(absl::StrCat("start ", load), absl::Seconds(30));
+    if (load.find("echo") == std::string::npos) {
+      REQUIRE(Within(absl::Seconds(20), [&] {
+        const ServerPeer::State now = scene.server.state();
+        return now.fetches > 0 || now.leases > 0;
+      }));
+    }
+    scene.KillAfter(victim, ms_max);
+    scene.ExpectBack(absl::StrCat("kill -9 of a client, ", transport, ", ", load).c_str());
+  }
+  scene.ExpectUnnoticed();
+}
+
+TEST_CASE("kill -9 of a client under unary calls", "[system][kill]") {
+  for (const char* transport : {"shm", "tcp"}) KillUnder(transport, "echo 64", 5, 50);
+}
+
+TEST_CASE("kill -9 of a client whose tensor is being READ", "[system][kill]") {
+  for (const char* transport : {"shm", "tcp"}) {
+    KillUnder(transport, absl::StrCat("take 2 ", kTensorBytes), 3, 100);
+  }
+}
+
+TEST_CASE("kill -9 of a client that READs a tensor", "[system][kill]") {
+  for (const char* transport : {"shm", "tcp"}) {
+    KillUnder(transport, absl::StrCat("give 1 ", kTensorBytes), 3, 100);
+  }
+}
+
+TEST_CASE("kill -9 of clients in the middle of handshakes", "[system][kill]") {
+  for (const char* transport : {"shm", "tcp", "any"}) {
+    Scene scene(transport);
+    {
+      ClientPeer first(scene.server.address(), transport);
+      first.Ask("start connect 4");
+      absl::SleepFor(absl::Milliseconds(300));
+      first.Ask("stop");
+    }
+    scene.Begin();
+    for (int i = 0; i < 50; ++i) {
+      ClientPeer victim(scene.server.address(), transport);
+      victim.Ask("start connect 4");
+      scene.KillAfter(victim, 20);
+    }
+    scene.ExpectBack(absl::StrCat("50 times kill -9 in a handshake, ", transport).c_str());
+    scene.ExpectUnnoticed();
+  }
+}
+
+}  // namespace
+}  // namespace verbena::system_test

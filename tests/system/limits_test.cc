@@ -1,0 +1,73 @@
+// Maxima that are reached: typed errors, and the process lives on.
+#include "rpc/base/limits.h"
+
+#include <cstdio>
+
+#include "peer.verbena.h"
+#include "tests/catch.h"
+#include "tests/system/process.h"
+#include "verbena/verbena.h"
+
+namespace verbena::system_test {
+namespace {
+
+TEST_CASE("a server without memory refuses payloads with RESOURCE_EXHAUSTED, and lives on",
+          "[system][limits]") {
+  for (const std::string transport : {"shm", "tcp"}) {
+    INFO(transport);
+    ServerPeer server;
+    ClientPeer client(server.address(), transport);
+    REQUIRE(Fields(client.Ask("take 1048576 1"))["good"] == "1");
+    const ServerPeer::State before = server.state();
+    REQUIRE(server.Ask("limit 100") == "limited");
+    // Expect: what does not fit is refused and named; what fits is served, before and after.
+    const std::string tally = client.Ask("take 134217728 2", absl::Seconds(60));
+    INFO(tally);
+    CHECK(Fields(tally)["bad"] == "2");
+    CHECK(Fields(tally)["first"] == "RESOURCE_EXHAUSTED");
+    CHECK(Fields(client.Ask("take 1048576 3"))["good"] == "3");
+    CHECK(Fields(client.Ask("echo 100"))["bad"] == "0");
+    std::string difference;
+    const bool back = server.Returns(before, absl::Seconds(2), difference);
+    INFO(difference);
+    CHECK(back);
+  }
+}
+
+TEST_CASE("an allocation beyond the pool's limit names it", "[system][limits]") {
+  const absl::Status status = Buffer::Allocate(size_t{1} << 50).status();
+  INFO(status.ToString());
+  CHECK(absl::IsResourceExhausted(status));
+}
+
+TEST_CASE("more calls than may be open wait at the client, within their deadlines",
+          "[system][limits]") {
+  for (const std::string transport : {"shm", "tcp"}) {
+    INFO(transport);
+    constexpr size_t kOpen = limits::kOpenCallsMax;
+    ServerPeer server;
+    test::Peer::Stub stub(
+        Channel::Create(server.address(), ChannelOptions().set_require_transport(transport)));
+    std::vector<Call<test::HoldReply>> open;
+    for (size_t i = 0; i < kOpen; ++i) open.push_back(stub.Hold({}));
+    REQUIRE(Within(absl::Seconds(10), [&] { return server.state().calls == kOpen; }));
+    // One more waits, and its deadline holds.
+    const absl::Time began = absl::Now();
+    CHECK(absl::IsDeadlineExceeded(
+        stub.Echo({}, CallOptions().set_timeout(absl::Milliseconds(100))).Get().status()));
+    CHECK(absl::Now() - began < absl::Milliseconds(600));
+    std::vector<Call<test::EchoReply>> waiting;
+    for (int i = 0; i < 200; ++i) waiting.push_back(stub.Echo({}));
+    absl::SleepFor(absl::Milliseconds(20));
+    CHECK(server.state().calls == kOpen);
+    CHECK_FALSE(waiting[0].done());
+    // Room for them: all go through.
+    open.erase(open.begin() + kOpen / 2, open.end());
+    for (auto& call : waiting) CHECK(call.Get().ok());
+    open.clear();
+    CHECK(Within(absl::Seconds(5), [&] { return server.state().calls == 0; }));
+  }
+}
+
+}  // namespace
+}  // namespace verbena::system_test
