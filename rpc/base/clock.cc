@@ -4,7 +4,6 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <x86intrin.h>
 #endif
 
 namespace verbena {
@@ -17,13 +16,6 @@ int64_t MonotonicNs() {
 }
 
 #if defined(__x86_64__)
-
-// ns = base_ns + (tsc - base_tsc) * multiplier / 2^32; multiplier 0 = the counter is not usable.
-struct Scale {
-  uint64_t base_tsc = 0;
-  int64_t base_ns = 0;
-  uint64_t multiplier = 0;
-};
 
 bool InvariantTsc() {
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -45,37 +37,39 @@ void ReadBoth(uint64_t& tsc, int64_t& ns) {
   }
 }
 
-Scale Calibrate() {
-  Scale scale;
-  if (!InvariantTsc()) return scale;
-  ReadBoth(scale.base_tsc, scale.base_ns);
-  while (MonotonicNs() - scale.base_ns < 2'000'000) {
+// False: the counter is not usable.
+bool Calibrate() {
+  if (!InvariantTsc()) return false;
+  uint64_t first_tsc = 0, tsc = 0;
+  int64_t first_ns = 0, ns = 0;
+  ReadBoth(first_tsc, first_ns);
+  while (MonotonicNs() - first_ns < 2'000'000) {
   }
-  uint64_t tsc = 0;
-  int64_t ns = 0;
   ReadBoth(tsc, ns);
-  if (tsc <= scale.base_tsc || ns <= scale.base_ns) return scale;
+  if (tsc <= first_tsc || ns <= first_ns) return false;
   const unsigned __int128 ratio =
-      (static_cast<unsigned __int128>(ns - scale.base_ns) << 32) / (tsc - scale.base_tsc);
-  scale.multiplier = static_cast<uint64_t>(ratio);
-  return scale;
+      (static_cast<unsigned __int128>(ns - first_ns) << 32) / (tsc - first_tsc);
+  internal::clock_scale.base_counter = first_tsc;
+  internal::clock_scale.base_ns = first_ns;
+  internal::clock_scale.multiplier.store(static_cast<uint64_t>(ratio), std::memory_order_release);
+  return ratio != 0;
 }
 
 #endif
 
 }  // namespace
 
-int64_t SteadyNs() {
+namespace internal {
+
+ClockScale clock_scale;
+
+int64_t SteadyNsSlow() {
 #if defined(__x86_64__)
-  static const Scale scale = Calibrate();
-  if (__builtin_expect(scale.multiplier != 0, 1)) {
-    // Signed: another CPU's counter may lag the calibration's by some cycles.
-    const auto ticks = static_cast<int64_t>(__rdtsc() - scale.base_tsc);
-    return scale.base_ns +
-           static_cast<int64_t>((static_cast<__int128>(ticks) * scale.multiplier) >> 32);
-  }
+  static const bool usable = Calibrate();
+  if (usable) return SteadyNs();
 #endif
   return MonotonicNs();
 }
 
+}  // namespace internal
 }  // namespace verbena

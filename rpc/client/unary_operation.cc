@@ -46,22 +46,13 @@ UnaryOperation* UnaryOperation::New(ChannelCore& channel) {
   operation->Restart(channel.reactor());
   operation->channel_ = &channel;
   operation->report_.peer = channel.interned_target();
+  operation->report_.transport = {};
   return operation;
 }
 
 void UnaryOperation::Recycle() {
   writer_.Reset();
-  reader_.body = {};
-  if (reader_.payloads != nullptr) {
-    reader_.payloads->Release();
-    reader_.payloads.reset();
-  }
-  if (!reader_.placed.empty()) reader_.placed.clear();
-  if (reply_block_) reply_block_.Reset();
-  if (rare_ != nullptr) rare_.reset();
-  report_.transport = {};
-  if (!report_.trailing_metadata.empty()) report_.trailing_metadata.clear();
-  if (!early_cancel_.ok()) early_cancel_ = absl::OkStatus();
+  if (extras_) RecycleExtras();
   link_given_ = nullptr;
   started_ = false;
   if (OperationPool::closed) {
@@ -69,6 +60,19 @@ void UnaryOperation::Recycle() {
   } else {
     OperationPool::Get().Give(this);
   }
+}
+
+void UnaryOperation::RecycleExtras() {
+  extras_ = false;
+  if (reader_.payloads != nullptr) {
+    reader_.payloads->Release();
+    reader_.payloads.reset();
+  }
+  reader_.placed.clear();
+  reply_block_.Reset();
+  rare_.reset();
+  report_.trailing_metadata.clear();
+  early_cancel_ = absl::OkStatus();
 }
 
 UnaryOperation::StartWork::StartWork(UnaryOperation* o)
@@ -84,6 +88,7 @@ absl::Status UnaryOperation::SetOptions(const CallOptions& options) {
   if (rare == nullptr) return absl::OkStatus();
   absl::Status valid = rare->metadata.Validate();
   if (!valid.ok()) return valid;
+  extras_ = true;
   rare_ = std::make_unique<Rare>();
   rare_->metadata = rare->metadata.pairs();
   size_t bytes = 0;
@@ -113,6 +118,7 @@ void UnaryOperation::GiveTo(session::Link& link, absl::string_view transport) {
 
 void UnaryOperation::OnReply(session::ReplyView& reply) {
   link_given_ = nullptr;
+  if (!reply.trailing_metadata.empty()) extras_ = true;
   for (const auto& [key, value] : reply.trailing_metadata) {
     report_.trailing_metadata.Add(key, value);
   }
@@ -120,35 +126,40 @@ void UnaryOperation::OnReply(session::ReplyView& reply) {
     Finish(*reply.status);
     return;
   }
-  KeepBody(reply);
-  if (!PlaceReply()) Finish(absl::OkStatus());
+  const absl::Status kept = KeepBody(reply);
+  if (!kept.ok()) {
+    Finish(kept);
+  } else if (rare_ == nullptr || !PlaceReply()) {
+    Finish(absl::OkStatus());
+  }
 }
 
-void UnaryOperation::KeepBody(session::ReplyView& reply) {
-  reader_.payloads = std::move(reply.payloads);
+absl::Status UnaryOperation::KeepBody(session::ReplyView& reply) {
+  if (reply.payloads != nullptr) {
+    extras_ = true;
+    reader_.payloads = std::move(reply.payloads);
+  }
   if (reply.body_block) {
+    extras_ = true;
     reader_.body = reply.body;
     reply_block_ = std::move(reply.body_block);
-    return;
+    return absl::OkStatus();
   }
   std::byte* to = small_reply_.data();
   if (reply.body.size() > kInlineReplyBytes) {
     absl::StatusOr<memory::Block> block = memory::AllocateBlock(reply.body.size());
-    if (!block.ok()) {
-      Finish(block.status());
-      return;
-    }
+    if (!block.ok()) return block.status();
+    extras_ = true;
     reply_block_ = *std::move(block);
     to = reply_block_.data();
   }
   if (!reply.body.empty()) std::memcpy(to, reply.body.data(), reply.body.size());
   reader_.body = {to, reply.body.size()};
+  return absl::OkStatus();
 }
 
 bool UnaryOperation::PlaceReply() {
-  if (done()) return true;  // KeepBody found no memory
-  if (rare_ == nullptr || !rare_->placement.has_value() || reader_.payloads == nullptr)
-    return false;
+  if (!rare_->placement.has_value() || reader_.payloads == nullptr) return false;
   const Placement& placement = *rare_->placement;
   uint64_t bytes = 0;
   for (const session::PayloadSet::Entry& entry : reader_.payloads->entries()) bytes += entry.bytes;
@@ -195,6 +206,7 @@ void UnaryOperation::OnCancel(const absl::Status& why) {
     channel_->Forget(*this);
     Finish(why);
   } else if (!started_) {
+    extras_ = true;
     early_cancel_ = why;
   }
 }

@@ -81,7 +81,9 @@ class UnaryOperation final : public Operation, public session::ClientCall {
   void OnCancel(const absl::Status& why) override;
   void Recycle() override;
   void Finish(absl::Status status);
-  void KeepBody(session::ReplyView& reply);
+  // Not OK: there is no memory for it.
+  absl::Status KeepBody(session::ReplyView& reply);
+  void RecycleExtras();
   // The lent destinations are filled before the call ends. False: there is nothing to place.
   bool PlaceReply();
   absl::Status AddPlacements(FetchOperation& fetch);
@@ -90,6 +92,7 @@ class UnaryOperation final : public Operation, public session::ClientCall {
   ChannelCore* channel_ = nullptr;
   session::Link* link_given_ = nullptr;
   bool started_ = false;  // the channel has seen it
+  bool extras_ = false;   // Recycle has more to free than a small call's
   bool wait_for_ready_ = false;
   absl::Status early_cancel_;
   MessageWriter writer_;

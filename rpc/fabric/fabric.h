@@ -153,6 +153,8 @@ class Fabric {
   // Looks once at everything and reports what happened. Returns whether there was anything, or
   // copies are left to do.
   virtual bool Poll(EventSink& sink) = 0;
+  // Whether Poll has something to do that nothing rings for: what calls of this side's began.
+  virtual bool HasLater() const = 0;
   // Before sleeping: asks peers to ring. True: something arrived meanwhile, poll again. Disarm:
   // awake again.
   virtual bool Arm() = 0;

@@ -80,6 +80,9 @@ struct Reactor::Impl {
   void Entered();   // what a thread does that has just taken it
   bool TryEnter();
   void Leave();
+  // Runs what is queued for the seat, if nobody else has it. Mostly without disarming the pollers,
+  // so that nothing needs arming again: whoever waits for an answer does that when it drives.
+  void RunSeatQueue();
   void ReleaseSeat();
   // Arms all pollers. False: something is left to do, and they are disarmed again.
   bool ArmAll();
@@ -96,7 +99,7 @@ struct Reactor::Impl {
   bool DrainSeatQueue();
   void DrainInbox();
   bool RunTimers();
-  bool RunUserCode();
+  void RunUserCode();
   // After a tick without events. True: stop spinning and sleep.
   bool SpinStep(Spin& spin);
   int64_t Clock() const;

@@ -72,13 +72,13 @@ void Reactor::PostSeat(Work& work) {
   if (Forked()) return;
   if (tls_current == this && impl_->in_user_code && impl_->seat_queue.Empty() && impl_->Reclaim()) {
     work.run(&work);
-    impl_->DrainSeatQueue();
+    if (!impl_->seat_queue.Empty()) impl_->DrainSeatQueue();
     impl_->Lend();
     return;
   }
   impl_->seat_queue.Push(work);
   const void* const holder = impl_->seat.load();
-  if ((holder == nullptr || holder == lent_seat) && TryEnter()) Leave();
+  if (holder == nullptr || holder == lent_seat) impl_->RunSeatQueue();
 }
 
 bool Reactor::TryEnter() { return impl_->TryEnter(); }

@@ -37,6 +37,9 @@ class Poller {
   virtual bool Poll(int64_t now_ns) = 0;
   // End of a tick: what was queued for peers goes out.
   virtual void Flush() = 0;
+  // Whether Poll has something to do that nothing will ring for: what was queued by calls from
+  // outside a poll.
+  virtual bool HasLater() const = 0;
   // See fabric::Fabric.
   virtual bool Arm() = 0;
   virtual void Disarm() = 0;

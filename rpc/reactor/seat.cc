@@ -85,6 +85,26 @@ void Reactor::Impl::Leave() {
   } while (!seat_queue.Empty() && TryEnter());
 }
 
+void Reactor::Impl::RunSeatQueue() {
+  do {
+    if (Forked() || !TryTake()) return;
+    if (armed) {
+      reactor.now_ns_ = Clock();
+      DrainSeatQueue();
+      FlushAll();
+      bool later = false;
+      for (const Poller* poller : pollers) later |= poller->HasLater();
+      if (!later) {
+        SetTimer();
+        ReleaseSeat();
+        continue;
+      }
+    }
+    Entered();
+    Leave();
+  } while (!seat_queue.Empty());
+}
+
 void Reactor::Impl::ReleaseSeat() {
   seat.exchange(nullptr);
   const uint32_t wants = thread_wants.load();

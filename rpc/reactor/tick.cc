@@ -26,10 +26,13 @@ int64_t Reactor::Impl::Clock() const {
 
 bool Reactor::Impl::Tick(bool own) {
   reactor.now_ns_ = Clock();
-  bool active = DrainSeatQueue();
+  bool active = !seat_queue.Empty() && DrainSeatQueue();
   for (size_t i = 0; i < pollers.size(); ++i) active |= pollers[i]->Poll(reactor.now_ns_);
-  active |= RunTimers();
-  if (own) active |= RunUserCode();
+  if (timers.Due(reactor.now_ns_)) active |= RunTimers();
+  if (own && (user_first != nullptr || !inbox.Empty())) {
+    RunUserCode();
+    active = true;
+  }
   FlushAll();
   return active;
 }
@@ -60,9 +63,8 @@ bool Reactor::Impl::RunTimers() {
   return any;
 }
 
-bool Reactor::Impl::RunUserCode() {
+void Reactor::Impl::RunUserCode() {
   Work* work = user_first;
-  if (work == nullptr && inbox.Empty()) return false;
   // What this queues runs in the next tick, after polling.
   user_first = nullptr;
   user_end = &user_first;
@@ -71,7 +73,7 @@ bool Reactor::Impl::RunUserCode() {
     in_user_code = true;
     Lend();
   }
-  DrainInbox();
+  if (!inbox.Empty()) DrainInbox();
   while (work != nullptr) {
     Work* const next = work->next;
     work->run(work);
@@ -81,7 +83,6 @@ bool Reactor::Impl::RunUserCode() {
     in_user_code = false;
     TakeBack();
   }
-  return true;
 }
 
 bool Reactor::Impl::SpinStep(Spin& spin) {

@@ -41,9 +41,10 @@ class TimerHeap {
     SiftDown(SiftUp(hole));
   }
 
+  bool Due(int64_t now_ns) const { return !heap_.empty() && heap_.front()->due_ns <= now_ns; }
   // The first timer that is due, disarmed; null = none.
   Timer* PopDue(int64_t now_ns) {
-    if (heap_.empty() || heap_.front()->due_ns > now_ns) return nullptr;
+    if (!Due(now_ns)) return nullptr;
     Timer* const timer = heap_.front();
     Cancel(*timer);
     return timer;

@@ -17,6 +17,15 @@ struct ServerContextAccess {
     context.deadline_ = deadline;
     for (const auto& [key, value] : metadata) context.metadata_.Add(key, value);
   }
+  // As good as new. No Sleep of it is left.
+  static void Reset(ServerContext& context) {
+    context.cancelled_.store(false, std::memory_order_relaxed);
+    if (!context.metadata_.empty()) context.metadata_.clear();
+    if (!context.trailing_.empty()) context.trailing_.clear();
+    if (context.stop_.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+      delete context.stop_.exchange(nullptr, std::memory_order_relaxed);
+    }
+  }
   // Sets the flag, wakes sleepers, runs users' stop callbacks. On the reactor's own thread.
   static void Cancel(ServerContext& context);
   // Only the flag. In the seat.

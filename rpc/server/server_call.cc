@@ -63,8 +63,7 @@ UnaryServerCall* UnaryServerCall::Take(ServedMethod& method, reactor::Reactor& r
 
 void UnaryServerCall::Begin(session::Link& link, session::RequestView& request) {
   link_ = &link;
-  context_.emplace();
-  ServerContextAccess::Begin(*context_, request.method, link.info().peer, link.info().transport,
+  ServerContextAccess::Begin(context_, request.method, link.info().peer, link.info().transport,
                              WallDeadline(request.deadline_ns), request.metadata);
   MessageReader reader;
   reader.body = request.body;
@@ -74,7 +73,7 @@ void UnaryServerCall::Begin(session::Link& link, session::RequestView& request) 
 }
 
 void UnaryServerCall::Run() {
-  if (status_.ok() && context_->IsCancelled()) {
+  if (status_.ok() && context_.IsCancelled()) {
     status_ = absl::CancelledError("cancelled before its handler ran");
   }
   if (!status_.ok()) {
@@ -87,7 +86,7 @@ void UnaryServerCall::Run() {
 }
 
 void UnaryServerCall::RunHandler() {
-  const HandlerArgs args{*method_.service, *context_, request_, reply_, StreamRef()};
+  const HandlerArgs args{*method_.service, context_, request_, reply_, StreamRef()};
   bool ended = true;
   reactor_.BeginUserCode(method_.info->path);
   try {
@@ -124,7 +123,7 @@ void UnaryServerCall::TakeResult() {
 
 void UnaryServerCall::RunBlocking() {
   WorkerPool::Job job = [this] {
-    const HandlerArgs args{*method_.service, *context_, request_, reply_, StreamRef()};
+    const HandlerArgs args{*method_.service, context_, request_, reply_, StreamRef()};
     try {
       status_ = method_.info->handle_blocking(args);
     } catch (...) {
@@ -139,11 +138,11 @@ void UnaryServerCall::RunBlocking() {
 }
 
 void UnaryServerCall::Finish() {
-  if (ServerContextAccess::HasWaiters(*context_)) {
-    ServerContextAccess::Cancel(*context_);
-    sleepers_left_ = ServerContextAccess::HasSleepers(*context_);
+  if (ServerContextAccess::HasWaiters(context_)) {
+    ServerContextAccess::Cancel(context_);
+    sleepers_left_ = ServerContextAccess::HasSleepers(context_);
   } else {
-    ServerContextAccess::Mark(*context_);
+    ServerContextAccess::Mark(context_);
   }
   reactor_.PostSeat(reply_work_);
 }
@@ -155,7 +154,7 @@ void UnaryServerCall::SendReply() {
     status_ = method_.info->reply->encode(reply_, writer_);
     if (status_.ok()) reply = writer_.outgoing();
   }
-  for (const Metadata::Pair& pair : ServerContextAccess::trailing(*context_)) {
+  for (const Metadata::Pair& pair : ServerContextAccess::trailing(context_)) {
     trailing_.emplace_back(pair.first, pair.second);
   }
   reply.metadata = trailing_;
@@ -163,16 +162,16 @@ void UnaryServerCall::SendReply() {
 }
 
 void UnaryServerCall::OnCancel(const absl::Status&, bool) {
-  if (over_ || !context_.has_value()) return;
-  ServerContextAccess::Mark(*context_);
+  if (over_ || link_ == nullptr) return;
+  ServerContextAccess::Mark(context_);
   if (cancel_queued_) return;
   cancel_queued_ = true;
   reactor_.RunSoon(cancel_work_);
 }
 
 void UnaryServerCall::RunCancel() {
-  ServerContextAccess::Cancel(*context_);
-  sleepers_left_ = ServerContextAccess::HasSleepers(*context_);
+  ServerContextAccess::Cancel(context_);
+  sleepers_left_ = ServerContextAccess::HasSleepers(context_);
   reactor_.PostSeat(told_work_);
 }
 
@@ -194,9 +193,9 @@ void UnaryServerCall::Recycle() {
   }
   over_ = false;
   link_ = nullptr;
-  context_.reset();
-  status_ = absl::OkStatus();
-  trailing_.clear();
+  ServerContextAccess::Reset(context_);
+  if (!status_.ok()) status_ = absl::OkStatus();
+  if (!trailing_.empty()) trailing_.clear();
   writer_.Reset();
   method_.info->request->reset(request_);
   method_.info->reply->reset(reply_);

@@ -67,7 +67,7 @@ class UnaryServerCall final : public session::ServerCall {
   ServedMethod& method_;
   reactor::Reactor& reactor_;
   session::Link* link_ = nullptr;
-  std::optional<ServerContext> context_;
+  ServerContext context_;
   void* request_;
   void* reply_;
   std::optional<Task<absl::Status>> task_;

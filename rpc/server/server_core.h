@@ -34,7 +34,9 @@ class ServerCore final : public session::RequestSink {
 
   WorkerPool& workers() { return workers_; }
   // See MessageWriter: not where this CPU serves READs.
-  bool stage_foreign(const session::Link& link) const { return link.info().transport != "tcp"; }
+  bool stage_foreign(const session::Link& link) const {
+    return link.info().revocation != fabric::Revocation::kTable;
+  }
 
   void* Resolve(absl::string_view path) override;
   uint64_t RequestBytesMax(void* method_cookie) override;

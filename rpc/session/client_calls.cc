@@ -73,14 +73,18 @@ void ClientCalls::Start(ClientCall& call, const Outgoing& request) {
 
 // Writes the request into the open frame. False: something must wait, or it does not fit one.
 bool ClientCalls::StageFast(ClientCall& call, const Outgoing& request) {
-  wire::MessageParts parts;
-  parts.metadata = request.metadata;
-  parts.body = request.body;
-  if (call.deadline_ns != 0) parts.wide_timeout_us = WideTimeoutUs(call);
-  const bool plain = parts.metadata.empty() && parts.wide_timeout_us == 0;
-  if (!plain && wire::MetadataBytes(parts.metadata) > limits::kMetadataBytesMax) return false;
+  const uint64_t wide_timeout_us = call.deadline_ns != 0 ? WideTimeoutUs(call) : 0;
+  const bool plain = request.metadata.empty() && wide_timeout_us == 0;
+  if (!plain && wire::MetadataBytes(request.metadata) > limits::kMetadataBytesMax) return false;
+  const auto parts = [&] {
+    wire::MessageParts all;
+    all.wide_timeout_us = wide_timeout_us;
+    all.metadata = request.metadata;
+    all.body = request.body;
+    return all;
+  };
   const size_t exact =
-      wire::kRequestHeaderBytes + (plain ? parts.body.size() : wire::SectionsBytes(parts));
+      wire::kRequestHeaderBytes + (plain ? request.body.size() : wire::SectionsBytes(parts()));
   const size_t bytes = wire::RoundUp8(exact);
   if (bytes > link_.writer().record_bytes_max()) return false;
   const uint32_t method = link_.DefineMethod(call.method);
@@ -93,9 +97,9 @@ bool ClientCalls::StageFast(ClientCall& call, const Outgoing& request) {
   uint8_t flags = static_cast<uint8_t>(bytes - exact);
   if (flags != 0) wire::Store(to + bytes - 8, uint64_t{0});
   if (!plain) {
-    flags |= wire::EncodeSections(parts, to + wire::kRequestHeaderBytes);
-  } else if (!parts.body.empty()) {
-    std::memcpy(to + wire::kRequestHeaderBytes, parts.body.data(), parts.body.size());
+    flags |= wire::EncodeSections(parts(), to + wire::kRequestHeaderBytes);
+  } else if (!request.body.empty()) {
+    std::memcpy(to + wire::kRequestHeaderBytes, request.body.data(), request.body.size());
   }
   WriteHeader(call, method, index, flags, static_cast<uint32_t>(bytes), to);
   link_.writer().Staged();

@@ -60,6 +60,7 @@ void EngineImpl::OnLinkDown(LinkId id, const absl::Status& cause) {
 void EngineImpl::NotifyLater(LeaseGroup& group) {
   if (group.notify_queued) return;
   group.notify_queued = true;
+  later_ = true;
   notify_.push_back(&group);
 }
 
@@ -71,7 +72,10 @@ void EngineImpl::Forget(LeaseGroup& group) {
   }
 }
 
-void EngineImpl::LaneFailedLater(LinkImpl& link) { lane_failed_.push_back(&link); }
+void EngineImpl::LaneFailedLater(LinkImpl& link) {
+  later_ = true;
+  lane_failed_.push_back(&link);
+}
 
 void EngineImpl::WaitForReads(LinkImpl& link) {
   for (LinkImpl* waiting : waiting_for_reads_) {

@@ -121,11 +121,14 @@ LinkImpl* EngineImpl::FindLink(LinkId id, uint64_t serial) {
 bool EngineImpl::Poll(int64_t) {
   bool any = false;
   for (const auto& fabric : fabrics_) any |= fabric->Poll(*this);
-  return RunLater() || any;
+  if (!inbox_.Empty()) any |= RunInbox();
+  if (later_) any |= RunLater();
+  return any;
 }
 
 bool EngineImpl::RunLater() {
-  bool any = RunInbox();
+  later_ = false;
+  bool any = false;
   if (!closing_.empty() || !lane_failed_.empty() || !draining_.empty()) any |= RunClosing();
   if (!notify_.empty()) {
     any = true;
@@ -162,6 +165,7 @@ bool EngineImpl::RunLater() {
     ending_replies_.clear();
   }
   if (!dying_.empty()) any |= FinishDying();
+  later_ |= !draining_.empty() || !dying_.empty();
   return any;
 }
 
@@ -228,8 +232,17 @@ void EngineImpl::Flush() {
 
 // Whether a poll has something to do that no fabric will report.
 bool EngineImpl::HasLater() const {
-  if (!inbox_.Empty() || !failed_.empty() || !done_.empty() || !ended_replies_.empty() ||
-      !notify_.empty() || !closing_.empty() || !lane_failed_.empty() || !dirty_.empty()) {
+  for (const auto& fabric : fabrics_) {
+    if (fabric->HasLater()) return true;
+  }
+  return QueuedLater();
+}
+
+bool EngineImpl::QueuedLater() const {
+  if (!inbox_.Empty() || !dirty_.empty()) return true;
+  if (!later_) return false;
+  if (!failed_.empty() || !done_.empty() || !ended_replies_.empty() || !notify_.empty() ||
+      !closing_.empty() || !lane_failed_.empty()) {
     return true;
   }
   for (LinkImpl* link : dying_) {
@@ -241,7 +254,7 @@ bool EngineImpl::HasLater() const {
 bool EngineImpl::Arm() {
   bool again = false;
   for (const auto& fabric : fabrics_) again |= fabric->Arm();
-  return HasLater() || again;
+  return again || QueuedLater();
 }
 
 void EngineImpl::Disarm() {

@@ -41,6 +41,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   // ---- reactor::Poller
   bool Poll(int64_t now_ns) override;
   void Flush() override;
+  bool HasLater() const override;
   bool Arm() override;
   void Disarm() override;
   int fd() const override { return fd_; }
@@ -78,18 +79,34 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   void OnSetupThread(LinkImpl& link, absl::AnyInvocable<void()> job,
                      absl::AnyInvocable<void()> then);
 
-  void FailLater(ClientCall& call, const absl::Status& why) { failed_.emplace_back(&call, why); }
+  void FailLater(ClientCall& call, const absl::Status& why) {
+    later_ = true;
+    failed_.emplace_back(&call, why);
+  }
   void DoneLater(Fetch& fetch, absl::Status status) {
+    later_ = true;
     done_.emplace_back(&fetch, std::move(status));
   }
-  void ReplyEndedLater(ServerCall& call) { ended_replies_.push_back(&call); }
+  void ReplyEndedLater(ServerCall& call) {
+    later_ = true;
+    ended_replies_.push_back(&call);
+  }
   void NotifyLater(LeaseGroup& group);
   void Forget(LeaseGroup& group);
-  void CloseLater(LinkImpl& link) { closing_.push_back(&link); }
+  void CloseLater(LinkImpl& link) {
+    later_ = true;
+    closing_.push_back(&link);
+  }
   void LaneFailedLater(LinkImpl& link);
   void AddDirty(LinkImpl& link) { dirty_.push_back(&link); }
-  void AddDraining(LinkImpl& link) { draining_.push_back(&link); }
-  void AddDying(LinkImpl& link) { dying_.push_back(&link); }
+  void AddDraining(LinkImpl& link) {
+    later_ = true;
+    draining_.push_back(&link);
+  }
+  void AddDying(LinkImpl& link) {
+    later_ = true;
+    dying_.push_back(&link);
+  }
   void WaitForReads(LinkImpl& link);
 
   void CountSent() { ++counters_.messages_sent; }
@@ -107,7 +124,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
     return index < links_.size() ? links_[index] : nullptr;
   }
   bool RunLater();
-  bool HasLater() const;
+  bool QueuedLater() const;
   bool RunInbox();
   bool RunClosing();
   bool FinishDying();
@@ -147,6 +164,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   MpscQueue<reactor::Work> inbox_;
   WakeWork* wake_work_ = new WakeWork(*this);
 
+  bool later_ = false;  // RunLater has something to look at
   std::vector<std::pair<ClientCall*, absl::Status>> failed_, failing_;
   std::vector<std::pair<Fetch*, absl::Status>> done_, finishing_;
   std::vector<ServerCall*> ended_replies_, ending_replies_;

@@ -29,7 +29,7 @@ std::byte* FrameWriter::ReserveSlow(uint32_t bytes, SendClass send_class) {
     stalled_ = true;
     return nullptr;
   }
-  if (frame_.bytes + bytes > limits_[static_cast<size_t>(send_class)]) {
+  if (frame_.bytes + bytes > (send_class == SendClass::kData ? data_limit_ : Limit(send_class))) {
     stalled_ = true;
     link_.engine_impl().CountCreditStall();
     return nullptr;
@@ -45,21 +45,18 @@ bool FrameWriter::Open() {
     return false;
   }
   frame_.bytes = wire::kFrameHeaderBytes;
-  UpdateLimits();
+  UpdateDataLimit();
   link_.MarkDirty();
   return true;
 }
 
-void FrameWriter::UpdateLimits() {
-  if (frame_.data == nullptr) {
-    limits_[0] = limits_[1] = limits_[2] = 0;
-    return;
-  }
-  const uint32_t most = std::min(frame_.capacity, frame_bytes_max_);
-  for (uint32_t i = 0; i < 3; ++i) {
-    limits_[i] = std::min(most, credits_.FrameBytesMax(static_cast<SendClass>(i)));
-  }
-  if (hold_data_) limits_[0] = 0;
+uint32_t FrameWriter::Limit(SendClass send_class) const {
+  if (hold_data_ && send_class == SendClass::kData) return 0;
+  return std::min(std::min(frame_.capacity, frame_bytes_max_), credits_.FrameBytesMax(send_class));
+}
+
+void FrameWriter::UpdateDataLimit() {
+  data_limit_ = frame_.data != nullptr ? Limit(SendClass::kData) : 0;
 }
 
 void FrameWriter::Publish() {
@@ -68,7 +65,7 @@ void FrameWriter::Publish() {
   fabric_.Send(id_, {&frame_, 1});
   ++frames_sent_;
   frame_ = {};
-  limits_[0] = limits_[1] = limits_[2] = 0;
+  data_limit_ = 0;
 }
 
 void FrameWriter::Flush() {
@@ -78,8 +75,7 @@ void FrameWriter::Flush() {
     return;
   }
   if (credits_.GrantDue() && (frame_.data != nullptr || Open())) {
-    UpdateLimits();
-    if (limits_[static_cast<size_t>(SendClass::kGrant)] >= frame_.bytes) {
+    if (Limit(SendClass::kGrant) >= frame_.bytes) {
       Publish();
       return;
     }
@@ -88,19 +84,19 @@ void FrameWriter::Flush() {
   if (frame_.data != nullptr) {
     fabric_.Discard(id_, frame_);
     frame_ = {};
-    UpdateLimits();
+    data_limit_ = 0;
   }
 }
 
 void FrameWriter::HoldData(bool hold) {
   if (hold_data_ == hold) return;
   hold_data_ = hold;
-  UpdateLimits();
+  UpdateDataLimit();
 }
 
 bool FrameWriter::OnPeerGranted(uint32_t granted) {
   if (!credits_.OnPeerGranted(granted)) return false;
-  if (frame_.data != nullptr) UpdateLimits();
+  if (frame_.data != nullptr) UpdateDataLimit();
   return true;
 }
 
@@ -108,7 +104,7 @@ void FrameWriter::Close(bool discard) {
   if (frame_.data != nullptr && discard) fabric_.Discard(id_, frame_);
   frame_ = {};
   closed_ = true;
-  UpdateLimits();
+  data_limit_ = 0;
 }
 
 }  // namespace verbena::session

@@ -21,7 +21,7 @@ class FrameWriter {
   // Staged.
   std::byte* Reserve(uint32_t bytes, SendClass send_class) {
     const uint32_t end = frame_.bytes + bytes;
-    if (end > limits_[static_cast<size_t>(send_class)]) return ReserveSlow(bytes, send_class);
+    if (end > data_limit_) return ReserveSlow(bytes, send_class);
     std::byte* const at = frame_.data + frame_.bytes;
     frame_.bytes = end;
     return at;
@@ -33,7 +33,6 @@ class FrameWriter {
   void Flush();
   // While control records wait, data must not overtake them.
   void HoldData(bool hold);
-  void OnSendable() { UpdateLimits(); }
   // False: see CreditLedger.
   bool OnPeerGranted(uint32_t granted);
   // Nothing leaves any more. `discard`: the fabric still knows the link.
@@ -49,14 +48,15 @@ class FrameWriter {
   std::byte* ReserveSlow(uint32_t bytes, SendClass send_class);
   bool Open();
   void Publish();
-  void UpdateLimits();
+  // Bytes that the open frame may reach.
+  uint32_t Limit(SendClass send_class) const;
+  void UpdateDataLimit();
 
   LinkImpl& link_;
   fabric::Fabric& fabric_;
   const LinkId id_;
-  fabric::OutFrame frame_;  // data null = none open
-  uint32_t limits_[3] = {0, 0,
-                         0};  // bytes that the open frame may reach, by SendClass; 0 = none open
+  fabric::OutFrame frame_;   // data null = none open
+  uint32_t data_limit_ = 0;  // Limit(kData), the least of all; 0 = no frame is open
   uint32_t publish_bytes_;
   uint32_t frame_bytes_max_;
   bool hold_data_ = false;

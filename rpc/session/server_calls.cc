@@ -79,7 +79,7 @@ absl::Status ServerCalls::OnRequest(wire::RecordHeader header, absl::Span<const 
   request.body =
       record.subspan(wire::kRequestHeaderBytes, header.bytes - wire::kRequestHeaderBytes -
                                                     (header.flags & wire::kPaddingMask));
-  absl::Status status = Deliver(index, method, request, nullptr);
+  absl::Status status = Deliver(*slot, index, method, request, nullptr);
   if (!status.ok()) Refuse(index, status);
   return absl::OkStatus();
 }
@@ -107,13 +107,13 @@ void ServerCalls::DeliverSlow(uint32_t index, uint32_t method, absl::Span<const 
       At(index).deadline_ns = link_.AfterUs(decoded.wide_timeout_us);
       link_.DueAt(At(index).deadline_ns);
     }
-    status = Deliver(index, method, request, &decoded.table);
+    status = Deliver(At(index), index, method, request, &decoded.table);
   }
   if (!status.ok()) Refuse(index, status);
 }
 
 // Hands the request to the sink. Not OK: it did not reach it.
-absl::Status ServerCalls::Deliver(uint32_t index, uint32_t method, RequestView& request,
+absl::Status ServerCalls::Deliver(Slot& slot, uint32_t index, uint32_t method, RequestView& request,
                                   wire::PayloadTable* table) {
   void* const cookie = link_.method_cookie(method);
   request.method = link_.method_path(method);
@@ -125,23 +125,23 @@ absl::Status ServerCalls::Deliver(uint32_t index, uint32_t method, RequestView& 
         absl::StrCat("a request of ", request.body.size(), " bytes; the limit is ", bytes_max));
   }
   request.method_cookie = cookie;
-  request.deadline_ns = At(index).deadline_ns;
+  request.deadline_ns = slot.deadline_ns;
   if (table != nullptr && !table->empty()) {
     request.payloads = PayloadSetImpl::Create(link_, std::move(*table));
-    ServerExchange& exchange = ExchangeOf(At(index), index);
+    ServerExchange& exchange = ExchangeOf(slot, index);
     exchange.set = &PayloadSetImpl::Of(*request.payloads);
     exchange.set->set_watcher(&exchange);
   }
-  if (At(index).exchange != nullptr) At(index).exchange->step = ServerExchange::Step::kRunning;
+  if (slot.exchange != nullptr) slot.exchange->step = ServerExchange::Step::kRunning;
   delivering_ = index;
   ServerCall* const call = link_.sink()->OnRequest(link_, request);
   if (delivering_ == index) {  // not answered inline
     delivering_ = ~0u;
     call->link_ = &link_;
     call->slot_ = index;
-    At(index).call = call;
+    slot.call = call;
     // The link may have been closed by the sink itself.
-    if (!link_.up() && !At(index).cancelled) CancelSlot(At(index), link_.DownStatus(), true);
+    if (!link_.up() && !slot.cancelled) CancelSlot(slot, link_.DownStatus(), true);
   }
   return absl::OkStatus();
 }
@@ -183,7 +183,7 @@ void ServerCalls::OnArrived(ServerExchange& exchange, const absl::Status& status
       link_.DueAt(At(index).deadline_ns);
     }
     wire::PayloadTable table = arrival->TakeTable();
-    result = Deliver(index, exchange.method, request, &table);
+    result = Deliver(At(index), index, exchange.method, request, &table);
   }
   if (!result.ok()) Refuse(index, result);
 }
@@ -232,15 +232,21 @@ void ServerCalls::Reply(ServerCall& call, const absl::Status& status, const Outg
 // not fit one.
 bool ServerCalls::StageFast(Slot& slot, uint32_t index, const absl::Status& status,
                             const Outgoing& message) {
-  wire::MessageParts parts;
-  if (!status.ok()) parts.status = &status;
-  if (status.ok()) parts.body = message.body;
-  parts.metadata = message.metadata;
-  if (parts.body.size() > link_.inline_bytes_max()) return false;
-  const bool plain = status.ok() && parts.metadata.empty();
-  if (!plain && wire::MetadataBytes(parts.metadata) > limits::kMetadataBytesMax) return false;
+  const bool plain = status.ok() && message.metadata.empty();
+  if (status.ok() && message.body.size() > link_.inline_bytes_max()) return false;
+  if (!plain && wire::MetadataBytes(message.metadata) > limits::kMetadataBytesMax) return false;
+  const auto parts = [&] {
+    wire::MessageParts all;
+    if (status.ok()) {
+      all.body = message.body;
+    } else {
+      all.status = &status;
+    }
+    all.metadata = message.metadata;
+    return all;
+  };
   const size_t exact =
-      wire::kReplyHeaderBytes + (plain ? parts.body.size() : wire::SectionsBytes(parts));
+      wire::kReplyHeaderBytes + (plain ? message.body.size() : wire::SectionsBytes(parts()));
   const size_t bytes = wire::RoundUp8(exact);
   if (bytes > link_.writer().record_bytes_max()) return false;
   std::byte* const to = link_.writer().Reserve(static_cast<uint32_t>(bytes), SendClass::kData);
@@ -248,17 +254,20 @@ bool ServerCalls::StageFast(Slot& slot, uint32_t index, const absl::Status& stat
   uint8_t flags = static_cast<uint8_t>(bytes - exact);
   if (flags != 0) wire::Store(to + bytes - 8, uint64_t{0});
   if (!plain) {
-    flags |= wire::EncodeSections(parts, to + wire::kReplyHeaderBytes);
-  } else if (!parts.body.empty()) {
-    std::memcpy(to + wire::kReplyHeaderBytes, parts.body.data(), parts.body.size());
+    flags |= wire::EncodeSections(parts(), to + wire::kReplyHeaderBytes);
+  } else if (!message.body.empty()) {
+    std::memcpy(to + wire::kReplyHeaderBytes, message.body.data(), message.body.size());
   }
   wire::Store(to, wire::RecordHeader{wire::RecordType::kReply, flags, static_cast<uint16_t>(bytes),
                                      index | uint32_t{slot.generation} << 16});
   ServerCall* const call = slot.call;
   FreeSlot(slot);
-  Forget(call);
   link_.engine_impl().CountSent();
   link_.writer().Staged();
+  if (call != nullptr) {
+    call->link_ = nullptr;
+    call->OnReplyLeasesEnded();
+  }
   return true;
 }
 

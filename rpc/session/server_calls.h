@@ -96,7 +96,7 @@ class ServerCalls {
   Slot* FindOpen(uint32_t word);
   Slot* OpenSlot(uint32_t index);
   void FreeSlot(Slot& slot);
-  absl::Status Deliver(uint32_t index, uint32_t method, RequestView& request,
+  absl::Status Deliver(Slot& slot, uint32_t index, uint32_t method, RequestView& request,
                        wire::PayloadTable* table);
   void DeliverSlow(uint32_t index, uint32_t method, absl::Span<const std::byte> record);
   void Refuse(uint32_t index, const absl::Status& status);

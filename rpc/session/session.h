@@ -137,7 +137,8 @@ class ServerCall {
   // The client cancelled, its deadline passed, or the link died (then `peer_gone`). At most once,
   // before or after Reply; the call must still be answered with Reply, which then only cleans up.
   virtual void OnCancel(const absl::Status& why, bool peer_gone) = 0;
-  // After Reply: no lease of the reply is left. The session has forgotten the call.
+  // No lease of the reply is left; the session has forgotten the call. After Reply, or as the last
+  // thing it does.
   virtual void OnReplyLeasesEnded() = 0;
 
  protected:

@@ -13,7 +13,8 @@ namespace verbena::internal {
 
 std::byte* MessageWriter::Reserve(size_t bytes) {
   const uint64_t limit = bytes_max_ != 0 ? bytes_max_ : limits::kMessageBytesMax;
-  if (bytes > limit) {
+  if (bytes > limit) [[unlikely]] {
+    beyond_ = true;
     status_ = absl::ResourceExhaustedError(
         absl::StrCat("the message has ", bytes, " bytes; the limit is ", limit,
                      ". Large data travels as a verbena.v1.Tensor or Buffer"));
@@ -21,6 +22,7 @@ std::byte* MessageWriter::Reserve(size_t bytes) {
   }
   bytes_ = bytes;
   if (bytes <= kInlineBytes) return small_.data();
+  beyond_ = true;
   absl::StatusOr<memory::Block> block = memory::AllocateBlock(bytes);
   if (!block.ok()) {
     status_ = std::move(block).status();
@@ -53,25 +55,22 @@ absl::Status MessageWriter::AddPayload(uint64_t ticket, const Buffer& buffer, co
       kept.staged = *std::move(staged);
     }
   }
+  beyond_ = true;
   payloads_.push_back(std::move(payload));
   kept_.push_back(std::move(kept));
   return absl::OkStatus();
 }
 
-session::Outgoing MessageWriter::outgoing() const {
-  session::Outgoing out;
+void MessageWriter::AddBeyond(session::Outgoing& out) const {
   if (block_) {
     out.body = {block_.data(), bytes_};
     out.body_region = block_.region();
-  } else {
-    out.body = {small_.data(), bytes_};
   }
   out.payloads = payloads_;
-  return out;
 }
 
-void MessageWriter::Reset() {
-  bytes_ = 0;
+void MessageWriter::ResetBeyond() {
+  beyond_ = false;
   if (block_) block_.Reset();
   if (!payloads_.empty()) payloads_.clear();
   if (!kept_.empty()) kept_.clear();

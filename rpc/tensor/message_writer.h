@@ -42,16 +42,28 @@ class MessageWriter {
   absl::Status AddPayload(uint64_t ticket, const Buffer& buffer, const char* field);
   const absl::Status& status() const { return status_; }
 
-  session::Outgoing outgoing() const;
-  void Reset();
+  session::Outgoing outgoing() const {
+    session::Outgoing out;
+    out.body = {small_.data(), bytes_};
+    if (beyond_) AddBeyond(out);
+    return out;
+  }
+  void Reset() {
+    bytes_ = 0;
+    if (beyond_) ResetBeyond();
+  }
 
  private:
+  void AddBeyond(session::Outgoing& out) const;
+  void ResetBeyond();
+
   struct Kept {
     Buffer buffer;
     memory::Block staged;
   };
   std::array<std::byte, kInlineBytes> small_;
   size_t bytes_ = 0;
+  bool beyond_ = false;  // there is more than bytes_ in small_
   memory::Block block_;
   absl::InlinedVector<session::OutgoingPayload, 2> payloads_;
   absl::InlinedVector<Kept, 2> kept_;

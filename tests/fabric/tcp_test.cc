@@ -1,5 +1,6 @@
 // The tcp fabric against peers that keep to nothing.
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -212,6 +213,12 @@ TEST_CASE("a revocation does not wait for a reader that does not read", "[tcp][h
   for (uint32_t i = 0; i < kRequests; ++i) {
     SendBytes(fd, RequestBytes({i, kBytes, {key.words[0], key.words[1]}, 0}));
   }
+  // It answers some, until the sockets are full.
+  REQUIRE(peer.Until([fd] {
+    int readable = 0;
+    REQUIRE(ioctl(fd, FIONREAD, &readable) == 0);
+    return readable > static_cast<int>(kBytes);
+  }));
   peer.Settle(20000);
   peer.fabric().Revoke({1, 1});
   peer.Settle(1);

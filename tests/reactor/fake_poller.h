@@ -39,6 +39,7 @@ class FakePoller final : public Poller {
     return active;
   }
   void Flush() override { flushes.fetch_add(1, std::memory_order_relaxed); }
+  bool HasLater() const override { return false; }
   bool Arm() override {
     arms.fetch_add(1, std::memory_order_relaxed);
     armed_.store(true);

@@ -54,6 +54,7 @@ class FakeFabric final : public fabric::Fabric {
   void BreakLane(LinkId, Lane) override {}
   void Close(LinkId link) override { Abandon(link); }
   bool Poll(fabric::EventSink&) override { return false; }
+  bool HasLater() const override { return false; }
   bool Arm() override { return false; }
   void Disarm() override {}
   int fd() const override { return -1; }

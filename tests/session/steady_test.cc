@@ -94,6 +94,7 @@ class LoopFabric final : public fabric::Fabric {
     }
     return any;
   }
+  bool HasLater() const override { return false; }
   bool Arm() override { return false; }
   void Disarm() override {}
   int fd() const override { return -1; }

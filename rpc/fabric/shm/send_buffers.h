@@ -24,9 +24,7 @@ class SendBuffers {
     return token;
   }
   void Release(uint32_t token) { free_.push_back(token); }
-  std::byte* Data(uint32_t token) const {
-    return blocks_[token / kPerBlock].get() + size_t{token % kPerBlock} * kStride;
-  }
+  std::byte* Data(uint32_t token) const { return data_[token]; }
 
  private:
   static constexpr uint32_t kPerBlock = 16;
@@ -43,11 +41,15 @@ class SendBuffers {
     if (block == nullptr) return false;
     blocks_.emplace_back(block);
     free_.reserve(first + kPerBlock);
-    for (uint32_t i = 0; i < kPerBlock; ++i) free_.push_back(first + i);
+    for (uint32_t i = 0; i < kPerBlock; ++i) {
+      data_.push_back(block + i * kStride);
+      free_.push_back(first + i);
+    }
     return true;
   }
 
   std::vector<std::unique_ptr<std::byte, Free>> blocks_;
+  std::vector<std::byte*> data_;  // by token
   std::vector<uint32_t> free_;
 };
 

@@ -59,6 +59,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   void BreakLane(LinkId link, Lane lane) override;
   void Close(LinkId link) override;
   bool Poll(EventSink& sink) override;
+  bool HasLater() const override;
   bool Arm() override;
   void Disarm() override;
   int fd() const override { return epoll_fd_; }
@@ -98,15 +99,22 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   void Push(const Event& event) { events_.push_back(event); }
 
   // Frames (shm_frames.cc)
+  // Whether PollLink would do anything.
+  static bool HasNews(const Link& link) {
+    return link.in.Next() != 0 || link.hung_up ||
+           link.theirs.control().closed.load(std::memory_order_acquire) != 0;
+  }
   bool PollLink(Link& link, EventSink& sink);
   bool PollCold(EventSink& sink);
+  void WantBuffer(LinkId link);
+  void OfferBuffers();
   bool FrameWaits() const;
   void Ring(const Link& link);
   void WakePeer(Link& link);
 
   // Hot and cold, sleeping (shm_sleep.cc)
   void Heat(Link& link);
-  void MaybeHousekeep(bool every_call);
+  void Housekeep();
   void CoolIdle();
   void NoteCpu();
   void CheckHangups();

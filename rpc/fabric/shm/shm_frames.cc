@@ -23,6 +23,8 @@ constexpr size_t kCopyBudget = 512 * 1024;
 constexpr uint32_t kBusyTicks = 64;
 // Hot links that a copy looks at between slices.
 constexpr size_t kYieldLooksMax = 16;
+// Ticks between two looks at the clock.
+constexpr uint32_t kTicksPerLook = 256;
 
 }  // namespace
 
@@ -30,10 +32,8 @@ bool ShmFabric::AcquireFrame(LinkId id, OutFrame& frame) {
   Link* link = Find(id);
   if (link == nullptr || link->closing) return false;
   frame.token = buffers_.Acquire();
-  if (frame.token == ~0u) {
-    if (std::find(want_buffer_.begin(), want_buffer_.end(), id) == want_buffer_.end()) {
-      want_buffer_.push_back(id);
-    }
+  if (frame.token == ~0u) [[unlikely]] {
+    WantBuffer(id);
     return false;
   }
   frame.data = buffers_.Data(frame.token);
@@ -42,10 +42,19 @@ bool ShmFabric::AcquireFrame(LinkId id, OutFrame& frame) {
   return true;
 }
 
+void ShmFabric::WantBuffer(LinkId id) {
+  if (std::find(want_buffer_.begin(), want_buffer_.end(), id) == want_buffer_.end()) {
+    want_buffer_.push_back(id);
+  }
+}
+
 void ShmFabric::Discard(LinkId, const OutFrame& frame) {
   buffers_.Release(frame.token);
-  if (want_buffer_.empty()) [[likely]]
-    return;
+  if (!want_buffer_.empty()) [[unlikely]]
+    OfferBuffers();
+}
+
+void ShmFabric::OfferBuffers() {
   for (const LinkId waiting : want_buffer_) {
     Event event;
     event.kind = Event::Kind::kSendable;
@@ -61,8 +70,10 @@ void ShmFabric::Send(LinkId id, absl::Span<const OutFrame> frames) {
   for (const OutFrame& frame : frames) {
     VERBENA_DCHECK(frame.bytes >= 8 && frame.bytes <= frame.capacity, "frame of ", frame.bytes);
     if (up) link->out.Write(frame.data, frame.bytes);
-    Discard(id, frame);
+    buffers_.Release(frame.token);
   }
+  if (!want_buffer_.empty()) [[unlikely]]
+    OfferBuffers();
   if (!up) return;
   link->active = true;
   if (!link->hot) Heat(*link);
@@ -89,6 +100,7 @@ bool ShmFabric::PollLink(Link& link, EventSink& sink) {
   for (int i = 0; i < kFramesPerTick; ++i) {
     const uint64_t commit = link.in.Next();
     if (commit == 0) {
+      if (i > 0) return true;
       const bool closed = link.theirs.control().closed.load(std::memory_order_acquire) != 0;
       // What was sent before is seen now at the latest.
       if ((closed || link.hung_up) && link.in.Next() == 0) [[unlikely]] {
@@ -96,7 +108,7 @@ bool ShmFabric::PollLink(Link& link, EventSink& sink) {
                                                       : "shm: the peer is gone"));
         return true;
       }
-      return i > 0;
+      return false;
     }
     const uint32_t bytes = RingReader::BytesOf(commit);
     if (bytes < 8 || bytes > limits::kSegmentBytes) [[unlikely]] {
@@ -120,9 +132,7 @@ bool ShmFabric::PollCold(EventSink& sink) {
   for (; looks > 0 && !cold_.empty(); --looks) {
     if (next_cold_ >= cold_.size()) next_cold_ = 0;
     Link& link = *cold_[next_cold_];
-    const bool news = link.in.Next() != 0 || link.hung_up ||
-                      link.theirs.control().closed.load(std::memory_order_relaxed) != 0;
-    if (!news) {
+    if (!HasNews(link)) {
       ++next_cold_;
       continue;
     }
@@ -143,7 +153,9 @@ bool ShmFabric::FrameWaits() const {
 bool ShmFabric::Poll(EventSink& sink) {
   bool any = false;
   // Sending to a cold link appends to the list.
-  for (size_t i = 0; i < hot_.size(); ++i) any |= PollLink(*hot_[i], sink);
+  for (size_t i = 0; i < hot_.size(); ++i) {
+    if (HasNews(*hot_[i])) any |= PollLink(*hot_[i], sink);
+  }
   if (!cold_.empty()) any |= PollCold(sink);
   busy_ticks_ = any ? kBusyTicks : busy_ticks_ - (busy_ticks_ > 0);
   if (inbox_->any()) [[unlikely]]
@@ -156,7 +168,8 @@ bool ShmFabric::Poll(EventSink& sink) {
   if (!closing_.empty() || !lane_breaks_.empty()) [[unlikely]]
     any |= AdvanceEnds();
   if (!events_.empty()) any |= Deliver(sink);
-  MaybeHousekeep(false);
+  if (++ticks_ % kTicksPerLook == 0) [[unlikely]]
+    Housekeep();
   return any;
 }
 

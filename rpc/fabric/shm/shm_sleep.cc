@@ -20,8 +20,6 @@ constexpr int64_t kHangupNs = 10'000'000;
 // Armed for less, and nobody has slept: a blocking caller arms at the end of each call. A bell that
 // rang meanwhile stays readable, and costs the next sleep one wake-up.
 constexpr int64_t kSleptNs = 20'000;
-// Ticks between two looks at the clock.
-constexpr uint32_t kTicksPerLook = 256;
 
 }  // namespace
 
@@ -34,9 +32,7 @@ void ShmFabric::Heat(Link& link) {
   link.mine.control().sleeping.store(armed_ ? 1 : 0, std::memory_order_relaxed);
 }
 
-void ShmFabric::MaybeHousekeep(bool every_call) {
-  if (!every_call && ++ticks_ % kTicksPerLook != 0) [[likely]]
-    return;
+void ShmFabric::Housekeep() {
   const int64_t now = SteadyNs();
   armed_ns_ = now;
   if (now - housekept_ns_ >= kCoolNs) {
@@ -87,17 +83,19 @@ bool ShmFabric::PeerOnThisCpu() const {
   });
 }
 
+bool ShmFabric::HasLater() const {
+  return !events_.empty() || !closing_.empty() || inbox_->any() || transfers_.busy();
+}
+
 bool ShmFabric::Arm() {
-  MaybeHousekeep(true);
-  if (!events_.empty() || !closing_.empty() || inbox_->any() || transfers_.busy()) return true;
+  Housekeep();
+  if (HasLater()) return true;
   armed_ = true;
   for (Link* link : hot_) link->mine.control().sleeping.store(1, std::memory_order_relaxed);
   // Pairs with WakePeer.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const bool news = std::any_of(hot_.begin(), hot_.end(), [](const Link* link) {
-    return link->in.Next() != 0 || link->hung_up ||
-           link->theirs.control().closed.load(std::memory_order_relaxed) != 0;
-  });
+  const bool news =
+      std::any_of(hot_.begin(), hot_.end(), [](const Link* link) { return HasNews(*link); });
   if (!news) return false;
   // Awake at once, without the system calls of Disarm; a bell that rang meanwhile costs one sleep.
   armed_ = false;

@@ -427,11 +427,18 @@ void Endpoint::Deliver(EventSink& sink, const Event& event) {
   }
 }
 
-bool Endpoint::Arm() {
+bool Endpoint::HasLater() const {
   const std::lock_guard lock(state_->mutex);
-  armed_ = true;
   // With a clock that polls move, what is under way needs polls.
   return !queue_.empty() && !dead_;
+}
+
+bool Endpoint::Arm() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    armed_ = true;
+  }
+  return HasLater();
 }
 
 void Endpoint::Disarm() {

@@ -31,6 +31,7 @@ class Endpoint final : public Fabric {
   void BreakLane(LinkId link, Lane lane) override;
   void Close(LinkId link) override;
   bool Poll(EventSink& sink) override;
+  bool HasLater() const override;
   bool Arm() override;
   void Disarm() override;
   int fd() const override { return wake_fd_; }

@@ -59,6 +59,7 @@ class TcpFabric final : public Fabric {
   void BreakLane(LinkId link, Lane lane) override;
   void Close(LinkId link) override;
   bool Poll(EventSink& sink) override;
+  bool HasLater() const override;
   bool Arm() override;
   void Disarm() override;
   int fd() const override { return epoll_fd_; }
@@ -110,6 +111,8 @@ class TcpFabric final : public Fabric {
   void SizeBuffers(int fd) const;
 
   // Polling (tcp_poll.cc)
+  bool Reports() const;
+  bool PollAll(EventSink& sink);
   bool PollControl(Link& link, EventSink& sink);
   bool Scan(EventSink& sink);
   bool TakeSocketEvent(uint64_t name, uint32_t ready, EventSink& sink);

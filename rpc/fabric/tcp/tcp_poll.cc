@@ -106,6 +106,16 @@ bool TcpFabric::PollControl(Link& link, EventSink& sink) {
 }
 
 bool TcpFabric::Poll(EventSink& sink) {
+  // A process that talks over another fabric alone pays next to nothing here: every link that is
+  // up has sockets that are watched.
+  if (watched_ == 0 && !inbox_->any() && events_.empty() && closing_.empty() &&
+      lane_breaks_.empty()) {
+    return false;
+  }
+  return PollAll(sink);
+}
+
+bool TcpFabric::PollAll(EventSink& sink) {
   ++ticks_;
   bool any = false;
   if (busy_ticks_ > 0) --busy_ticks_;
@@ -114,7 +124,6 @@ bool TcpFabric::Poll(EventSink& sink) {
   if (hot_.size() <= kDirectLinksMax) {
     for (size_t i = 0; i < hot_.size(); ++i) any |= PollControl(*hot_[i], sink);
   }
-  // A process that talks over another fabric alone pays no system call here.
   if (watched_ != 0) {
     const bool many = hot_.size() > kDirectLinksMax;
     if (many || scan_ || ticks_ % kTicksPerScan == 0) any |= Scan(sink);
@@ -266,11 +275,17 @@ void TcpFabric::ArmOut(LaneEnd& end) {
   Watch(end.fd(), SocketName::Bulk(link.id, link.serial, end.lane).word(), true, false);
 }
 
+bool TcpFabric::Reports() const {
+  return !events_.empty() || !closing_.empty() || !lane_breaks_.empty() || inbox_->any() ||
+         copies_.busy() || !uncopied_.empty() || (buffers_came_back_ && !want_buffer_.empty());
+}
+
+bool TcpFabric::HasLater() const {
+  return Reports() || !backlogged_.empty() || !engaged_.empty();  // Arm watches the latter
+}
+
 bool TcpFabric::Arm() {
-  if (!events_.empty() || !closing_.empty() || !lane_breaks_.empty() || inbox_->any()) return true;
-  if (copies_.busy() || !uncopied_.empty() || (buffers_came_back_ && !want_buffer_.empty())) {
-    return true;
-  }
+  if (Reports()) return true;
   for (Link* link : backlogged_) {
     if (!link->closing && !link->out_armed) ArmOut(*link);
   }
