@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kChunkBytes = 1 << 20;  // as the session posts a transfer
 
 struct Blocks {
-  explicit Blocks(size_t b) : bytes(b) {
+  explicit Blocks(size_t size) : bytes(size) {
     absl::StatusOr<Block> a = AllocateBlock(bytes), b = AllocateBlock(bytes);
     if (!a.ok() || !b.ok()) std::abort();
     from = *std::move(a);
