@@ -39,7 +39,7 @@ void RunInSeat(reactor::Reactor& reactor, F f) {
             auto* self = static_cast<Work*>(work);
             reactor::Reactor* const seat = self->home;
             (*self->function)();
-            self->done.store(1, std::memory_order_release);
+            self->done.store(1);
             seat->Wake(self->done);
           }),
           home(r),
@@ -83,7 +83,7 @@ absl::Status Channel::WaitUntilReady(absl::Duration timeout) {
               late->core->RemoveReadyWaiter(late);
               late->status = absl::DeadlineExceededError(absl::StrCat(
                   "no connection to ", late->core->target(), " within the time given"));
-              late->done.store(1, std::memory_order_release);
+              late->done.store(1);
               late->core->reactor().Wake(late->done);
             }),
             waiter(w) {}

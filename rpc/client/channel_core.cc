@@ -252,7 +252,7 @@ void ChannelCore::OnCallEnded() {
 void ChannelCore::AddReadyWaiter(ReadyWaiter* waiter) {
   if (link_ != nullptr || !address_.ok()) {
     waiter->status = address_.status();
-    waiter->done.store(1, std::memory_order_release);
+    waiter->done.store(1);
     return;
   }
   ready_waiters_.push_back(waiter);
@@ -267,7 +267,7 @@ void ChannelCore::RemoveReadyWaiter(ReadyWaiter* waiter) {
 void ChannelCore::TellReadyWaiters(const absl::Status& status) {
   for (ReadyWaiter* waiter : std::exchange(ready_waiters_, {})) {
     waiter->status = status;
-    waiter->done.store(1, std::memory_order_release);
+    waiter->done.store(1);
     reactor_->Wake(waiter->done);
   }
 }

@@ -37,14 +37,23 @@ bool IsSet(const std::atomic<uint32_t>& done) { return done.load(std::memory_ord
 
 thread_local const std::atomic<uint32_t>* tls_driving = nullptr;
 
-void Reactor::DriveUntil(const std::atomic<uint32_t>& done) {
+bool Reactor::MayBlock(const std::atomic<uint32_t>& done) const {
   VERBENA_CHECK(tls_current == nullptr, "blocked on reactor ", options_.name, " on the thread of ",
                 tls_current == nullptr ? "" : tls_current->options_.name);
-  if (Forked()) {
-    VERBENA_CHECK(IsSet(done), "reactor ", options_.name, " is used in a process forked from its ",
-                  "own; exec there, or fork before the first channel or server exists");
-    return;
-  }
+  VERBENA_CHECK(!Forked() || IsSet(done), "reactor ", options_.name,
+                " is used in a process forked from its own; exec there, or fork before the first ",
+                "channel or server exists");
+  return !IsSet(done);
+}
+
+void Reactor::WaitUntil(const std::atomic<uint32_t>& done) {
+  if (!options_.thread) return DriveUntil(done);
+  if (!MayBlock(done)) return;
+  while (!IsSet(done)) impl_->Park(done);
+}
+
+void Reactor::DriveUntil(const std::atomic<uint32_t>& done) {
+  if (!MayBlock(done) && (Forked() || !InSeat())) return;
   const std::atomic<uint32_t>* const outer = tls_driving;
   tls_driving = &done;
   bool seated = InSeat();
@@ -115,7 +124,7 @@ Reactor::Impl::Drove Reactor::Impl::SleepDriving(const std::atomic<uint32_t>& do
   waiter.state.store(Waiter::kPolling);
   waiters.Add(waiter);
   ReleaseSeat();
-  if (!IsSet(done) && seat_queue.Empty()) {
+  if (done.load() == 0 && seat_queue.Empty()) {
     absl::InlinedVector<pollfd, 8> fds{{event.fd, POLLIN, 0}};
     {
       std::lock_guard lock(watch_mutex);
@@ -167,8 +176,8 @@ void Reactor::Impl::Park(const std::atomic<uint32_t>& done) {
 }
 
 void WaiterTable::Add(Waiter& waiter) {
-  waiting_.fetch_add(1);
   Bucket& bucket = BucketOf(waiter.done);
+  bucket.waiting.fetch_add(1);
   std::lock_guard lock(bucket.mutex);
   waiter.next = bucket.first;
   waiter.link = &bucket.first;
@@ -183,12 +192,12 @@ void WaiterTable::Remove(Waiter& waiter) {
     *waiter.link = waiter.next;
     if (waiter.next != nullptr) waiter.next->link = waiter.link;
   }
-  waiting_.fetch_sub(1);
+  bucket.waiting.fetch_sub(1);
 }
 
 void WaiterTable::Notify(const std::atomic<uint32_t>& done) {
-  if (waiting_.fetch_add(0) == 0) return;  // a full barrier: `done` was set before this looks
   Bucket& bucket = BucketOf(&done);
+  if (bucket.waiting.load() == 0) return;
   std::lock_guard lock(bucket.mutex);
   for (Waiter* waiter = bucket.first; waiter != nullptr; waiter = waiter->next) {
     if (waiter->done != &done) continue;

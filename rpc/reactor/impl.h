@@ -40,18 +40,19 @@ class WaiterTable {
   // From now on Notify reaches it. The caller then looks at `done` once more before it sleeps.
   void Add(Waiter& waiter);
   void Remove(Waiter& waiter);
-  // After `done` was set. Some ns when nobody waits.
+  // After `done` was set, sequentially consistent like all accesses of both. Some ns when nobody
+  // waits.
   void Notify(const std::atomic<uint32_t>& done);
 
  private:
-  struct Bucket {
+  struct alignas(64) Bucket {
+    std::atomic<uint32_t> waiting{0};
     std::mutex mutex;
     Waiter* first = nullptr;
   };
   Bucket& BucketOf(const std::atomic<uint32_t>* done) {
     return buckets_[(reinterpret_cast<uintptr_t>(done) >> 6) % buckets_.size()];
   }
-  alignas(64) std::atomic<uint32_t> waiting_{0};
   std::array<Bucket, 64> buckets_;
 };
 

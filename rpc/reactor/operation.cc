@@ -62,11 +62,9 @@ bool Operation::Suspend(std::coroutine_handle<> waiter) {
   reactor::Reactor* here = reactor::Reactor::Current();
   resume_on_ = here != nullptr ? here : reactor_;
   waiter_ = waiter;
-  Ref();  // Resume gives it up
   uint32_t expected = kRunning;
   if (done_.compare_exchange_strong(expected, kAwaited, std::memory_order_acq_rel)) return true;
   waiter_ = {};
-  Unref();
   return false;
 }
 
@@ -74,9 +72,9 @@ void Operation::SetCallback(absl::AnyInvocable<void(Operation&) &&> callback) {
   reactor::Reactor* here = reactor::Reactor::Current();
   resume_on_ = here != nullptr ? here : reactor_;
   callback_ = std::move(callback);
-  Ref();  // Resume gives it up
   uint32_t expected = kRunning;
   if (done_.compare_exchange_strong(expected, kAwaited, std::memory_order_acq_rel)) return;
+  Ref();  // Resume gives it up
   resume_on_->Post(resume_work_);
 }
 
@@ -102,15 +100,15 @@ void Operation::Drop() {
 void Operation::Complete(absl::Status status) {
   VERBENA_DCHECK(!done());
   if (!status.ok()) status_ = std::move(status);
-  const uint32_t before = done_.exchange(kDone, std::memory_order_acq_rel);
+  const uint32_t before = done_.exchange(kDone);  // see Wake
   if (before != kAwaited) {
     reactor_->Wake(done_);
+    Unref();
   } else if (resume_on_ == reactor_) {
     reactor_->RunSoon(resume_work_);
   } else {
     resume_on_->Post(resume_work_);
   }
-  Unref();
 }
 
 void Operation::Resume(reactor::Work* work) {

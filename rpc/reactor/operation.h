@@ -26,7 +26,11 @@ class Operation {
 
   void Ref() { references_.fetch_add(1, std::memory_order_relaxed); }
   void Unref() {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) Recycle();
+    // Who holds the only reference needs no locked instruction to give it up.
+    if (references_.load(std::memory_order_acquire) == 1 ||
+        references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      Recycle();
+    }
   }
 
   reactor::Reactor& reactor() const { return *reactor_; }
@@ -62,7 +66,8 @@ class Operation {
   void Restart(reactor::Reactor& reactor);
   // Makes it new and over: one reference.
   void RestartEnded(reactor::Reactor& reactor, absl::Status status);
-  // The operation ends; in the seat. Gives up the reference of the work in flight.
+  // The operation ends; in the seat. Gives up the reference of the work in flight: to the
+  // resumption, where somebody awaits it.
   void Complete(absl::Status status);
   // In the seat, not done yet. Complete follows, now or later.
   virtual void OnCancel(const absl::Status& why) = 0;

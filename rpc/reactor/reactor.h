@@ -108,8 +108,11 @@ class Reactor {
   // it returns: TryEnter, start a call, DriveUntil is the cheapest blocking call. Not on a reactor
   // thread: checked.
   void DriveUntil(const std::atomic<uint32_t>& done);
-  // Tells threads in DriveUntil that some `done` changed. In the seat, or user code of the own
-  // thread.
+  // Blocks likewise, but leaves the driving to the reactor's own thread: for what that thread's
+  // user code will set, which two drivers on one CPU would only hold up.
+  void WaitUntil(const std::atomic<uint32_t>& done);
+  // Tells threads that wait for it that `done` was set, by a sequentially consistent store. In the
+  // seat, or user code of the own thread.
   void Wake(const std::atomic<uint32_t>& done);
   bool InSeat() const;  // this thread holds the seat; 2 ns
 
@@ -142,6 +145,9 @@ class Reactor {
 
  private:
   explicit Reactor(const ReactorOptions& options);
+  // Checks that this thread may block here, which an aborted message says otherwise. False: no
+  // need.
+  bool MayBlock(const std::atomic<uint32_t>& done) const;
   struct Impl;
   ReactorOptions options_;
   uint32_t index_ = 0;

@@ -99,7 +99,7 @@ struct WaiterState {
         : Work([](reactor::Work* work) {
             WaiterState* waiter = static_cast<FinishWork*>(work)->state;
             reactor::Reactor* home = waiter->reactor;
-            waiter->done.store(1, std::memory_order_release);
+            waiter->done.store(1);
             home->Wake(waiter->done);
           }),
           state(s) {}
@@ -123,7 +123,7 @@ void Waiter::RunAndWait(void (*start)(void*), void* argument) {
       "Run() on a reactor thread would block every call on it: co_await the task instead");
   auto* state = static_cast<WaiterState*>(state_);
   state->reactor->Post(*new StartWork(start, argument));
-  state->reactor->DriveUntil(state->done);
+  state->reactor->WaitUntil(state->done);
 }
 
 void Waiter::Finish() {

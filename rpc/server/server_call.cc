@@ -65,10 +65,10 @@ void UnaryServerCall::Begin(session::Link& link, session::RequestView& request) 
   link_ = &link;
   ServerContextAccess::Begin(context_, request.method, link.info().peer, link.info().transport,
                              WallDeadline(request.deadline_ns), request.metadata);
-  MessageReader reader;
-  reader.body = request.body;
-  reader.payloads = std::move(request.payloads);
-  status_ = method_.info->request->decode(reader, request_);
+  reader_.body = request.body;
+  if (request.payloads != nullptr) reader_.payloads = std::move(request.payloads);
+  status_ = method_.info->request->decode(reader_, request_);
+  if (reader_.payloads != nullptr) reader_.payloads.reset();
   reactor_.RunSoon(run_work_);
 }
 
@@ -148,12 +148,11 @@ void UnaryServerCall::Finish() {
 }
 
 void UnaryServerCall::SendReply() {
-  session::Outgoing reply;
   if (status_.ok()) {
     writer_.Prepare(method_.server->stage_foreign(*link_), method_.info->reply_bytes_max);
     status_ = method_.info->reply->encode(reply_, writer_);
-    if (status_.ok()) reply = writer_.outgoing();
   }
+  session::Outgoing reply = writer_.outgoing();  // taken only where the status is OK
   for (const Metadata::Pair& pair : ServerContextAccess::trailing(context_)) {
     trailing_.emplace_back(pair.first, pair.second);
   }

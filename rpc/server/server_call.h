@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "rpc/reactor/reactor.h"
 #include "rpc/session/session.h"
+#include "rpc/tensor/message_reader.h"
 #include "rpc/tensor/message_writer.h"
 #include "verbena/service.h"
 
@@ -72,6 +73,7 @@ class UnaryServerCall final : public session::ServerCall {
   void* reply_;
   std::optional<Task<absl::Status>> task_;
   absl::Status status_;
+  MessageReader reader_;
   MessageWriter writer_;
   std::vector<std::pair<absl::string_view, absl::string_view>> trailing_;
   bool cancel_queued_ = false;  // in the seat: RunCancel comes

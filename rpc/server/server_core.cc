@@ -117,7 +117,7 @@ void ServerCore::ForEachLink(void (*act)(session::Link&, int64_t), int64_t argum
               }
               reactor::Reactor* const seat = self->home;
               for (session::Link* link : links) self->act(*link, self->argument);
-              self->done.store(1, std::memory_order_release);
+              self->done.store(1);
               seat->Wake(self->done);
             }),
             core(c),

@@ -238,7 +238,7 @@ void ClientCalls::OnReply(wire::RecordHeader header, absl::Span<const std::byte>
   FreeSlot(*slot, index);
   --live_;
   call->link_ = nullptr;
-  ReplyView view;
+  ReplyView& view = link_.engine_impl().plain_reply();
   view.status = &link_.engine_impl().ok_status();
   view.body = record.subspan(wire::kReplyHeaderBytes, header.bytes - wire::kReplyHeaderBytes -
                                                           (header.flags & wire::kPaddingMask));

@@ -71,6 +71,9 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   const std::shared_ptr<EngineGate>& gate() const { return gate_; }
   const absl::Status& ok_status() const { return ok_status_; }
   wire::MessageView& scratch_view() { return scratch_view_; }
+  // For messages that are a body and nothing else: the other members stay empty.
+  RequestView& plain_request() { return plain_request_; }
+  ReplyView& plain_reply() { return plain_reply_; }
   LinkImpl* FindLink(LinkId id, uint64_t serial);
   // Any thread. `work` runs in a poll, soon; it must stay until then.
   void RunInSeat(reactor::Work& work);
@@ -143,6 +146,8 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   ReadTable reads_;
   absl::Status ok_status_;
   wire::MessageView scratch_view_;
+  RequestView plain_request_;
+  ReplyView plain_reply_;
 
   // Has the inbox looked into by whoever holds the seat next. On the heap: it may still be queued
   // when we die.

@@ -75,7 +75,7 @@ absl::Status ServerCalls::OnRequest(wire::RecordHeader header, absl::Span<const 
     DeliverSlow(index, method, record);
     return absl::OkStatus();
   }
-  RequestView request;
+  RequestView& request = link_.engine_impl().plain_request();
   request.body =
       record.subspan(wire::kRequestHeaderBytes, header.bytes - wire::kRequestHeaderBytes -
                                                     (header.flags & wire::kPaddingMask));
