@@ -4,8 +4,9 @@
 // Nothing is lost because of three pairs of checks, each a sequentially consistent write followed
 // by a read of the other's:
 //   seat released, then seat_queue looked at   | pushed to seat_queue, then the seat looked at
-//   thread_asleep set, then inbox and needed   | pushed to inbox or set needed, then thread_asleep
-//   looked at done set, then waiting looked at           | waiting counted, then done looked at
+//   thread_asleep set, then inbox, needed and  | pushed to inbox or set needed or drive_wanted,
+//   drive_wanted looked at                     | then thread_asleep looked at
+//   done set, then waiting looked at           | waiting counted, then done looked at
 // and because whoever releases the seat leaves the pollers armed and their descriptors watched: by
 // the reactor's thread in epoll, or by one caller (the sleeper) in poll.
 #include <array>
@@ -81,6 +82,8 @@ struct Reactor::Impl {
   void Entered();   // what a thread does that has just taken it
   bool TryEnter();
   void Leave();
+  void FinishLater();
+  bool HasLater() const;
   // Runs what is queued for the seat, if nobody else has it. Mostly without disarming the pollers,
   // so that nothing needs arming again: whoever waits for an answer does that when it drives.
   void RunSeatQueue();
@@ -140,8 +143,9 @@ struct Reactor::Impl {
   MpscQueue<Work> seat_queue;
   MpscQueue<Work> inbox;
   std::atomic<bool> thread_asleep{false};
-  std::atomic<bool> needed{
-      false};  // the own thread shall take the seat: user code is queued, or too busy to arm
+  std::atomic<bool> needed{false};  // the own thread shall take the seat: user code is queued
+  // The seat was left unarmed: the own thread shall drive, unless somebody does.
+  std::atomic<bool> drive_wanted{false};
   std::atomic<bool> stop{false};
   WaiterTable waiters;
   std::atomic<Waiter*> sleeper{nullptr};  // the caller that sleeps on the pollers' descriptors

@@ -11,7 +11,8 @@
 // runs it, the seat is lent to whoever wants to drive. What user code starts goes by PostSeat,
 // which takes the seat back for that moment.
 //
-// The thread spins for `spin` after the last thing that happened, then arms every poller, polls
+// The thread spins for `spin` after the last thing that happened, longer while a poller expects
+// something soon, then arms every poller, polls
 // once more and sleeps until a poller's fd, the inbox or a timer wakes it. It does not spin when a
 // poller says that the peer runs on the same CPU: it yields some times and sleeps.
 //
@@ -45,6 +46,9 @@ class Poller {
   virtual void Disarm() = 0;
   virtual int fd() const = 0;
   virtual bool PeerOnThisCpu() const = 0;
+  // Until when a peer is likely to do something without our doing: sleeping before would cost more
+  // than spinning. 0 = nothing is known.
+  virtual int64_t expects_until_ns() const = 0;
 
  protected:
   ~Poller() = default;

@@ -70,6 +70,7 @@ void Reactor::Impl::TakeForThread() {
     thread_wants.store(kNo);
   }
   needed.store(false);
+  drive_wanted.store(false);
   Entered();
 }
 
@@ -117,15 +118,14 @@ bool Reactor::Impl::TryFallAsleep() {
 bool Reactor::Impl::SleepUntilNeeded() {
   for (;;) {
     epoll_event events[8];
-    const int n = epoll_wait(epoll_fd, events, 8, -1);
+    const int n = epoll_wait(epoll_fd, events, 8, drive_wanted.load() ? 0 : -1);
     VERBENA_CHECK(n >= 0 || errno == EINTR, std::strerror(errno));
     thread_asleep.store(false);
-    bool rang = false, timer = false, woken = false;
+    bool rang = false, timer = false;
     for (int i = 0; i < n; ++i) {
       uint64_t count = 0;
       if (events[i].data.u64 == kWakeTag) {
         (void)!::read(wake_fd, &count, sizeof(count));
-        woken = true;
       } else if (events[i].data.u64 == kTimerTag) {
         (void)!::read(timer_fd, &count, sizeof(count));
         timer = true;
@@ -137,17 +137,18 @@ bool Reactor::Impl::SleepUntilNeeded() {
       std::lock_guard lock(watch_mutex);
       watch_on.store(false);
     }
-    const bool work = woken || !inbox.Empty() || needed.load() || stop.load();
+    const bool work = !inbox.Empty() || needed.load() || stop.load();
     if (work || timer) {
       TakeForThread();
       if (timer) timer_set_ns = 0;
       return work || rang;
     }
+    drive_wanted.store(false);
     if (TryTake()) {
       Entered();
       return true;
     }
-    // A caller drives and sees by itself what rang.
+    // A caller drives: it sees by itself what rang, and says so when it leaves work behind.
     if (rang) OnStrayWake();
     thread_asleep.store(true);
     if (!inbox.Empty() || needed.load() || stop.load()) {

@@ -96,7 +96,12 @@ bool Reactor::Impl::SpinStep(Spin& spin) {
   } else if (spin.idle > kPollsBeforePause) {
     CpuPause();
   }
-  return reactor.now_ns_ - spin.since_ns >= spin_ns;
+  if (reactor.now_ns_ - spin.since_ns < spin_ns) return false;
+  if (spin_ns == 0) return true;
+  for (const Poller* poller : pollers) {
+    if (poller->expects_until_ns() - reactor.now_ns_ > 0) return false;
+  }
+  return true;
 }
 
 }  // namespace verbena::reactor

@@ -1,4 +1,5 @@
 // What the fabrics report, and work that comes from or goes to other threads.
+#include <algorithm>
 #include <memory>
 
 #include "rpc/base/check.h"
@@ -75,6 +76,15 @@ void EngineImpl::Forget(LeaseGroup& group) {
 void EngineImpl::LaneFailedLater(LinkImpl& link) {
   later_ = true;
   lane_failed_.push_back(&link);
+}
+
+void EngineImpl::ExpectRelease(uint64_t bytes) {
+  // As fast as a copy from memory is here. Longer than the limit, and the wake-up no longer
+  // matters.
+  constexpr uint64_t kBytesPerNs = 4;
+  constexpr uint64_t kExpectNsMax = 2'000'000;
+  const auto time_ns = static_cast<int64_t>(std::min(bytes / kBytesPerNs, kExpectNsMax));
+  expects_until_ns_ = std::max(expects_until_ns_, now_ns() + time_ns);
 }
 
 void EngineImpl::WaitForReads(LinkImpl& link) {

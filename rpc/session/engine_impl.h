@@ -46,6 +46,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   void Disarm() override;
   int fd() const override { return fd_; }
   bool PeerOnThisCpu() const override;
+  int64_t expects_until_ns() const override { return expects_until_ns_; }
 
   // ---- fabric::EventSink
   void OnFrame(LinkId link, absl::Span<const std::byte> frame) override;
@@ -112,6 +113,9 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   }
   void WaitForReads(LinkImpl& link);
 
+  // `bytes` were announced to a peer, which will READ them and say so.
+  void ExpectRelease(uint64_t bytes);
+
   void CountSent() { ++counters_.messages_sent; }
   void CountReceived() { ++counters_.messages_received; }
   void CountRead(uint64_t bytes) { ++counters_.reads, counters_.read_bytes += bytes; }
@@ -169,6 +173,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   MpscQueue<reactor::Work> inbox_;
   WakeWork* wake_work_ = new WakeWork(*this);
 
+  int64_t expects_until_ns_ = 0;
   bool later_ = false;  // RunLater has something to look at
   std::vector<std::pair<ClientCall*, absl::Status>> failed_, failing_;
   std::vector<std::pair<Fetch*, absl::Status>> done_, finishing_;

@@ -30,6 +30,11 @@ void LeaseGroup::Add(const memory::RegionRef& region, const std::byte* data, uin
   bytes_ += bytes;
 }
 
+void LeaseGroup::SetAnnounced() {
+  announced_ = true;
+  link_.engine_impl().ExpectRelease(bytes_);
+}
+
 bool LeaseGroup::Start() {
   if (error_ != Error::kOk) return false;
   started_ = true;

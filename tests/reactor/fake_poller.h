@@ -35,24 +35,33 @@ class FakePoller final : public Poller {
       active = true;
       if (on_message) on_message();
     }
+    if (work_left_ > 0) {
+      active = true;
+      if (--work_left_ == 0 && on_worked) on_worked();
+    }
     if (active && always_rings) Clear();
     return active;
   }
   void Flush() override { flushes.fetch_add(1, std::memory_order_relaxed); }
-  bool HasLater() const override { return false; }
+  // Work of this side's that polls do: so many, then `on_worked`.
+  void Work(uint64_t polls_needed) { work_left_ = polls_needed; }
+  bool HasLater() const override { return work_left_ > 0; }
   bool Arm() override {
     arms.fetch_add(1, std::memory_order_relaxed);
     armed_.store(true);
-    return seen_ != arrived_.load();
+    return seen_ != arrived_.load() || work_left_ > 0;
   }
   void Disarm() override {
     armed_.store(false);
     if (!always_rings) Clear();
   }
   int fd() const override { return fd_; }
+  int64_t expects_until_ns() const override { return expects_until_ns_.load(); }
   bool PeerOnThisCpu() const override { return peer_on_this_cpu; }
 
-  std::function<void()> on_message;
+  void ExpectUntil(int64_t due_ns) { expects_until_ns_.store(due_ns); }
+
+  std::function<void()> on_message, on_worked;
   bool always_rings = false;
   bool peer_on_this_cpu = false;
   std::atomic<uint64_t> polls{0}, flushes{0}, arms{0}, rings{0};
@@ -66,6 +75,8 @@ class FakePoller final : public Poller {
   std::atomic<uint64_t> arrived_{0};
   std::atomic<bool> armed_{false};
   uint64_t seen_ = 0;
+  uint64_t work_left_ = 0;
+  std::atomic<int64_t> expects_until_ns_{0};
 };
 
 // Sets `done` and wakes whoever waits for it. In the seat. The waiter may destroy the caller's

@@ -123,4 +123,60 @@ TEST_CASE("a reactor whose peer is on the same CPU does not spin", "[reactor][sl
   reactor->RemovePoller(poller);
 }
 
+TEST_CASE("a reactor spins on while a poller expects something, and then sleeps",
+          "[reactor][sleep]") {
+  ReactorOptions options = Unpinned();
+  options.spin = absl::Microseconds(1);
+  auto reactor = Reactor::Create(options).value();
+  FakePoller poller;
+  poller.ExpectUntil(Reactor::NowNs() + 60'000'000'000);
+  reactor->AddPoller(poller);
+  std::this_thread::sleep_for(milliseconds(20));
+  const uint64_t polls = poller.polls.load();
+  while (poller.polls.load() < polls + 1000) std::this_thread::sleep_for(milliseconds(1));
+  // It expects nothing any more.
+  poller.ExpectUntil(0);
+  uint64_t before = 0;
+  do {
+    before = poller.polls.load();
+    std::this_thread::sleep_for(milliseconds(20));
+  } while (poller.polls.load() != before);
+  reactor->RemovePoller(poller);
+}
+
+TEST_CASE("work that a caller starts and leaves behind is done by the reactor's thread",
+          "[reactor][sleep]") {
+  auto reactor = Reactor::Create(Unpinned()).value();
+  FakePoller poller;
+  std::atomic<uint32_t> done{0};
+  std::thread::id worked_on;
+  poller.on_worked = [&] {
+    worked_on = std::this_thread::get_id();
+    Finish(*reactor, done);
+  };
+  reactor->AddPoller(poller);
+  const auto start = [&](uint64_t polls) {
+    done.store(0);
+    FunctionWork begin([&] { poller.Work(polls); });
+    std::this_thread::sleep_for(milliseconds(5));  // the thread sleeps
+    reactor->PostSeat(begin);
+  };
+  // A little: over when PostSeat returns.
+  start(3);
+  CHECK(done.load() == 1);
+  CHECK(worked_on == std::this_thread::get_id());
+  // A lot, and nobody waits.
+  start(1'000'000);
+  while (done.load() == 0) std::this_thread::sleep_for(milliseconds(1));
+  CHECK(worked_on != std::this_thread::get_id());
+  // A lot, and somebody waits at once or later: whoever does it, it ends.
+  for (int i = 0; i < 20; ++i) {
+    start(1'000 << (i % 10));
+    if (i % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(30 * i));
+    reactor->DriveUntil(done);
+    CHECK(done.load() == 1);
+  }
+  reactor->RemovePoller(poller);
+}
+
 }  // namespace verbena::reactor
