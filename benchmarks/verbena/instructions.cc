@@ -1,5 +1,6 @@
-// `bench_verbena_instructions N`: a server and a client in one process, N echoes of 32 bytes; run
-// by benchmarks/instructions, which subtracts two runs. Both sides' instructions are in the count.
+// `bench_verbena_instructions N [BYTES]`: a server and a client in one process, N echoes of 32
+// bytes, or N tensors of BYTES that are fetched; run by benchmarks/instructions, which subtracts
+// two runs. Both sides' instructions are in the count.
 #include <cstdio>
 #include <cstdlib>
 
@@ -21,6 +22,28 @@ Task<absl::Status> EchoMany(pb::Benchmark::Stub stub, long calls) {
   co_return absl::OkStatus();
 }
 
+Task<absl::Status> FetchMany(pb::TensorBenchmark::Stub stub, Tensor into, long calls) {
+  pb::TensorRequest request;
+  request.set_bytes(into.bytes());
+  const Placement placement = Placement::Into(into);
+  for (long i = 0; i < calls; ++i) {
+    auto call = stub.GetTensor(request);
+    auto reply = co_await call;
+    if (!reply.ok()) co_return reply.status();
+    auto fetch = reply->Fetch((*reply)->tensor(), placement);
+    auto tensor = co_await fetch;
+    if (!tensor.ok()) co_return tensor.status();
+  }
+  co_return absl::OkStatus();
+}
+
+absl::Status RunCalls(const std::shared_ptr<Channel>& channel, long calls, int64_t tensor_bytes) {
+  if (tensor_bytes == 0) return verbena::Run(EchoMany(pb::Benchmark::Stub(channel), calls));
+  absl::StatusOr<Tensor> into = Tensor::Empty(kUInt8, Shape(tensor_bytes));
+  if (!into.ok()) return into.status();
+  return verbena::Run(FetchMany(pb::TensorBenchmark::Stub(channel), *std::move(into), calls));
+}
+
 }  // namespace
 }  // namespace verbena::benchmarks
 
@@ -32,8 +55,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", service.status().ToString().c_str());
     return 1;
   }
-  const bench::pb::Benchmark::Stub stub(verbena::Channel::Create((*service)->address()));
-  const absl::Status status = verbena::Run(bench::EchoMany(stub, calls));
+  const absl::Status status = bench::RunCalls(verbena::Channel::Create((*service)->address()),
+                                              calls, argc > 2 ? std::atol(argv[2]) : 0);
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return 1;

@@ -19,29 +19,28 @@ namespace {
   return ::verbena::Device::Host();
 }
 
+// Made once: it is given with every set, and mostly nobody is there to hear it.
+const absl::Status& Released() {
+  static const absl::Status* const status =
+      new absl::Status(absl::CancelledError("the payloads were released"));
+  return *status;
+}
+
 }  // namespace
 
 bool EngineGate::RunInSeat(reactor::Work& work, EngineImpl** engine) {
-  EngineImpl* target;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (engine_ == nullptr) return false;
-    target = engine_;
-    ++users_;
+  const bool open = (state_.fetch_add(1, std::memory_order_acquire) & kClosed) == 0;
+  if (open) {
+    if (engine != nullptr) *engine = engine_;
+    engine_->RunInSeat(work);
   }
-  if (engine != nullptr) *engine = target;
-  // Without the lock: what runs in the seat meanwhile may come here again.
-  target->RunInSeat(work);
-  absl::MutexLock lock(&mutex_);
-  --users_;
-  return true;
+  if (state_.fetch_sub(1, std::memory_order_release) == (kClosed | 1)) state_.notify_all();
+  return open;
 }
 
 void EngineGate::Close() {
-  absl::MutexLock lock(&mutex_);
-  engine_ = nullptr;
-  mutex_.Await(absl::Condition(
-      +[](int* users) { return *users == 0; }, &users_));
+  state_.fetch_or(kClosed);
+  for (uint32_t now = state_.load(); now != kClosed; now = state_.load()) state_.wait(now);
 }
 
 PayloadSetRef PayloadSetImpl::Create(LinkImpl& link, wire::PayloadTable table) {
@@ -55,8 +54,7 @@ PayloadSetImpl::PayloadSetImpl(LinkImpl& link, wire::PayloadTable table)
       table_(std::move(table)),
       release_work_(this,
                     [](reactor::Work* work) {
-                      static_cast<ReleaseWork*>(work)->set->Stop(
-                          absl::CancelledError("the payloads were released"), true);
+                      static_cast<ReleaseWork*>(work)->set->Stop(Released(), true);
                     }),
       drop_work_(this,
                  [](reactor::Work* work) { static_cast<ReleaseWork*>(work)->set->DropInSeat(); }) {
@@ -84,7 +82,7 @@ void PayloadSetImpl::Drop(PayloadSet* set) {
 }
 
 void PayloadSetImpl::DropInSeat() {
-  Stop(absl::CancelledError("the payloads were released"), true);
+  Stop(Released(), true);
   dropped_ = true;  // only now: the end of the last transfer would delete it under Stop
   if (idle()) delete this;
 }

@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "rpc/reactor/work.h"
 #include "rpc/session/intrusive_list.h"
 #include "rpc/session/session.h"
@@ -27,9 +26,10 @@ class EngineGate {
   void Close();
 
  private:
-  absl::Mutex mutex_;
-  EngineImpl* engine_ ABSL_GUARDED_BY(mutex_);
-  int users_ ABSL_GUARDED_BY(mutex_) = 0;  // in RunInSeat
+  static constexpr uint32_t kClosed = uint32_t{1} << 31;
+
+  EngineImpl* const engine_;        // until closed
+  std::atomic<uint32_t> state_{0};  // threads in RunInSeat, and kClosed
 };
 
 // Who must know when the last READ of a set is over.

@@ -37,7 +37,7 @@ BufferMemory::~BufferMemory() {
 
 absl::StatusOr<memory::RegionRef> BufferMemory::region() {
   if (block_) return block_.region();
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   if (region_ == nullptr) {
     absl::StatusOr<memory::RegionRef> found = memory::RegionFor(data_, bytes_, device_);
     if (!found.ok()) return found.status();

@@ -2,10 +2,9 @@
 // What Buffers share, and the way in for the rooms that lease and fetch. Users see none of it.
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "rpc/memory/region.h"
 #include "verbena/buffer.h"
 
@@ -40,8 +39,8 @@ class BufferMemory {
   const bool read_only_;
   memory::Block block_;
   Buffer::Release release_;
-  absl::Mutex mutex_;
-  memory::RegionRef region_ ABSL_GUARDED_BY(mutex_);
+  std::mutex mutex_;
+  memory::RegionRef region_;  // under mutex_
 };
 
 // What leasing and fetching need to know of a Buffer.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/message_lite.h"
 #include "rpc/base/check.h"
@@ -91,22 +92,25 @@ class Binder final : public DescriptorVisitor {
       : stamp_(stamp), table_(table), entries_(entries) {}
   // The parcel owns the message, so its descriptors are not const objects.
   void Visit(const v1::Tensor& tensor, const char* field) override {
-    const absl::StatusOr<Layout> layout = LayoutOf(tensor, 0);
-    const bool empty = layout.ok() && layout->bytes() == 0;
+    const auto empty = [&tensor] {
+      const absl::StatusOr<Layout> layout = LayoutOf(tensor, 0);
+      return layout.ok() && layout->bytes() == 0;
+    };
     const_cast<v1::Tensor&>(tensor).set_ticket(See(tensor.ticket(), empty, field));
   }
   void Visit(const v1::Buffer& buffer, const char* field) override {
-    const_cast<v1::Buffer&>(buffer).set_ticket(See(buffer.ticket(), buffer.bytes() == 0, field));
+    const auto empty = [&buffer] { return buffer.bytes() == 0; };
+    const_cast<v1::Buffer&>(buffer).set_ticket(See(buffer.ticket(), empty, field));
   }
   const absl::Status& status() const { return status_; }
 
  private:
-  uint64_t See(uint64_t ticket, bool empty, const char* field) {
+  uint64_t See(uint64_t ticket, absl::FunctionRef<bool()> empty, const char* field) {
     if (!status_.ok()) return 0;
     for (size_t i = 0; ticket != 0 && i < entries_.size(); ++i) {
       if (entries_[i].ticket == ticket) return stamp_ | (i + 1);
     }
-    if (ticket != 0 && empty) {
+    if (ticket != 0 && empty()) {
       ParcelSlot slot;
       slot.here = true;
       return stamp_ | table_.Add(std::move(slot));

@@ -18,24 +18,24 @@ uint64_t NewStamp() {
 }
 
 ParcelSlot ParcelTable::Get(uint64_t slot) const {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   return slots_[slot - 1];
 }
 
 void ParcelTable::Set(uint64_t slot, Buffer local) {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   std::swap(slots_[slot - 1].local, local);
   slots_[slot - 1].here = true;
 }
 
 uint64_t ParcelTable::Add(ParcelSlot slot) {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   slots_.push_back(std::move(slot));
   return slots_.size();
 }
 
 uint64_t ParcelTable::count() const {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   return slots_.size();
 }
 

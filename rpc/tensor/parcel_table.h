@@ -7,11 +7,10 @@
 // processes do not collide) and 24 bits of slot number, from 1.
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "rpc/session/session.h"
 #include "verbena/buffer.h"
 
@@ -51,8 +50,9 @@ class ParcelTable {
   ParcelTable() = default;
   ~ParcelTable() = default;
   std::atomic<uint32_t> references_{1};
-  mutable absl::Mutex mutex_;
-  std::vector<ParcelSlot> slots_ ABSL_GUARDED_BY(mutex_);
+  // Not absl::Mutex: one is made with each parcel, see ServerContext.
+  mutable std::mutex mutex_;
+  std::vector<ParcelSlot> slots_;  // under mutex_
   session::PayloadSetRef payloads_;
 };
 
