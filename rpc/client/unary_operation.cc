@@ -6,6 +6,7 @@
 #include "rpc/base/limits.h"
 #include "rpc/client/channel_core.h"
 #include "rpc/tensor/fetch_operation.h"
+#include "verbena/status.h"
 
 namespace verbena::internal {
 
@@ -158,40 +159,44 @@ absl::Status UnaryOperation::KeepBody(session::ReplyView& reply) {
   return absl::OkStatus();
 }
 
+namespace {
+
+// A transfer for each payload, into the caller's destinations or into new memory: `placed`.
+absl::Status PlanPlacements(const session::PayloadSet& payloads, const Placement& placement,
+                            FetchPlan& plan, std::vector<Buffer>& placed) {
+  VERBENA_ASSIGN_OR_RETURN(placed, PlaceAll(payloads, placement));
+  VERBENA_ASSIGN_OR_RETURN(memory::Device * device, memory::FindDevice(placement.device()));
+  for (size_t i = 0; i < placed.size(); ++i) {
+    plan.AddTransfer(static_cast<uint32_t>(i), 0, device, placed[i].mutable_data(),
+                     placed[i].bytes(), placement.destination(i) != nullptr);
+    plan.Keep(placed[i]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 bool UnaryOperation::PlaceReply() {
   if (!rare_->placement.has_value() || reader_.payloads == nullptr) return false;
-  const Placement& placement = *rare_->placement;
-  uint64_t bytes = 0;
-  for (const session::PayloadSet::Entry& entry : reader_.payloads->entries()) bytes += entry.bytes;
   FetchOperation* fetch = FetchOperation::New(reader_.payloads);
   rare_->placing = fetch;
-  fetch->StartAfter([this](FetchOperation& placing) { return AddPlacements(placing); },
-                    placement.destinations() != 0 ? 0 : bytes, placement.device());
+  const auto placed = std::make_shared<std::vector<Buffer>>();
+  fetch->set_finish([this, placed](absl::Status status) {
+    OnPlaced(status, placed.get());
+    return status;
+  });
+  // The call may end before the growth thread has done this.
+  fetch->StartAfter(
+      [placed, payloads = reader_.payloads, placement = *rare_->placement](FetchPlan& plan) {
+        return PlanPlacements(*payloads, placement, plan, *placed);
+      });
   return true;
 }
 
-absl::Status UnaryOperation::AddPlacements(FetchOperation& fetch) {
-  const Placement& placement = *rare_->placement;
-  absl::StatusOr<std::vector<Buffer>> buffers = PlaceAll(*reader_.payloads, placement);
-  absl::StatusOr<memory::Device*> device = memory::FindDevice(placement.device());
-  absl::Status status = buffers.ok() ? device.status() : buffers.status();
-  if (!status.ok()) buffers = std::vector<Buffer>();
-  for (size_t i = 0; i < buffers->size(); ++i) {
-    Buffer& to = (*buffers)[i];
-    fetch.AddTransfer(static_cast<uint32_t>(i), 0, *device, to.mutable_data(), to.bytes(),
-                      placement.destination(i) != nullptr);
-  }
-  fetch.set_finish([this, placed = *std::move(buffers)](absl::Status placed_status) mutable {
-    OnPlaced(placed_status, std::move(placed));
-    return placed_status;
-  });
-  return status;
-}
-
-void UnaryOperation::OnPlaced(const absl::Status& status, std::vector<Buffer> buffers) {
+void UnaryOperation::OnPlaced(const absl::Status& status, std::vector<Buffer>* buffers) {
   std::exchange(rare_->placing, nullptr)->Unref();
   if (status.ok()) {
-    reader_.placed = std::move(buffers);
+    reader_.placed = std::move(*buffers);
     reader_.payloads->Release();
   }
   Finish(status);

@@ -86,8 +86,8 @@ class UnaryOperation final : public Operation, public session::ClientCall {
   void RecycleExtras();
   // The lent destinations are filled before the call ends. False: there is nothing to place.
   bool PlaceReply();
-  absl::Status AddPlacements(FetchOperation& fetch);
-  void OnPlaced(const absl::Status& status, std::vector<Buffer> buffers);
+  // `buffers` are those of an OK status; else the growth thread may still be at them.
+  void OnPlaced(const absl::Status& status, std::vector<Buffer>* buffers);
 
   ChannelCore* channel_ = nullptr;
   session::Link* link_given_ = nullptr;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "rpc/base/log.h"
 #include "rpc/memory/helpers.h"
 #include "rpc/memory/known_regions.h"
+#include "rpc/memory/no_growth.h"
 #include "rpc/memory/registrars.h"
 
 namespace verbena::memory {
@@ -44,6 +46,9 @@ absl::StatusOr<RegionRef> AllocateOnSetup(::verbena::Device where, size_t bytes)
 }  // namespace
 
 absl::StatusOr<RegionRef> AllocateOn(::verbena::Device where, size_t bytes) {
+  if (NoGrowth::Refuse()) {
+    return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes: the device would be asked"));
+  }
   absl::StatusOr<RegionRef> region = absl::UnknownError("not run");
   RunOnSetup([&] { region = AllocateOnSetup(where, bytes); });
   return region;

@@ -19,11 +19,21 @@ constinit std::atomic<const Installed*> installed{&kNone};
 
 const HelperThreads& Threads() { return installed.load(std::memory_order_acquire)->threads; }
 
+void RunBy(void (*post)(Job), absl::FunctionRef<void()> work) {
+  absl::Notification done;
+  post([&] {
+    work();
+    done.Notify();
+  });
+  done.WaitForNotification();
+}
+
 }  // namespace
 
 void SetHelperThreads(const HelperThreads& threads) {
   VERBENA_CHECK((threads.on_reactor == nullptr) == (threads.post_disposal == nullptr) &&
-                (threads.on_setup == nullptr) == (threads.post_setup == nullptr));
+                (threads.on_setup == nullptr) == (threads.post_setup == nullptr) &&
+                (threads.on_growth == nullptr) == (threads.post_growth == nullptr));
   installed.store(new Installed{threads, installed.load(std::memory_order_acquire)},
                   std::memory_order_release);
 }
@@ -41,14 +51,23 @@ void RunOnSetup(absl::FunctionRef<void()> work) {
   const HelperThreads& threads = Threads();
   if (threads.post_setup == nullptr || threads.on_setup()) {
     work();
-    return;
+  } else {
+    RunBy(threads.post_setup, work);
   }
-  absl::Notification done;
-  threads.post_setup([&] {
+}
+
+bool OnSetup() {
+  const HelperThreads& threads = Threads();
+  return threads.on_setup != nullptr && threads.on_setup();
+}
+
+void RunOnGrowth(absl::FunctionRef<void()> work) {
+  const HelperThreads& threads = Threads();
+  if (threads.post_growth == nullptr || OnSetup() || threads.on_growth()) {
     work();
-    done.Notify();
-  });
-  done.WaitForNotification();
+  } else {
+    RunBy(threads.post_growth, work);
+  }
 }
 
 void PostToSetup(Job job) {

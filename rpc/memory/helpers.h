@@ -1,6 +1,7 @@
 #pragma once
 // The process's helper threads, as memory/ sees them. Slow work (mapping, registering) belongs on
-// the setup thread and users' destructors on the disposal thread, but both threads live in
+// the setup thread, growth of pools, which is slower still, on the growth thread, and users'
+// destructors on the disposal thread, but these threads live in
 // reactor/, which is right of this room: process start-up plugs them in. Until then, and in tests
 // of this room, everything runs inline.
 #include "absl/functional/any_invocable.h"
@@ -15,9 +16,11 @@ struct HelperThreads {
   void (*post_disposal)(Job) = nullptr;  // never blocks
   bool (*on_setup)() = nullptr;
   void (*post_setup)(Job) = nullptr;  // never blocks
+  bool (*on_growth)() = nullptr;
+  void (*post_growth)(Job) = nullptr;  // never blocks
 };
 
-// Any thread; all four or none.
+// Any thread; each pair whole or not at all.
 void SetHelperThreads(const HelperThreads& threads);
 
 // Runs a user's release callback: here, or on the disposal thread when this is a reactor's. Any
@@ -26,6 +29,9 @@ void Dispose(Job job);
 // Runs `work` on the setup thread and waits for it; inline when this is that thread or there is
 // none. Any thread; a setup job must therefore never wait for a reactor.
 void RunOnSetup(absl::FunctionRef<void()> work);
+// The same on the growth thread; inline on the setup thread too, which must not wait for it.
+void RunOnGrowth(absl::FunctionRef<void()> work);
+bool OnSetup();
 // Leaves `job` to the setup thread; inline when there is none. Any thread.
 void PostToSetup(Job job);
 

@@ -10,6 +10,7 @@
 #include "rpc/memory/helpers.h"
 #include "rpc/memory/known_regions.h"
 #include "rpc/memory/machine.h"
+#include "rpc/memory/no_growth.h"
 #include "rpc/memory/registrars.h"
 
 namespace verbena::memory {
@@ -25,6 +26,29 @@ class SlabPool::Large final : public BlockOwner {
  private:
   SlabPool& pool_;
   const std::shared_ptr<Slab> slab_;
+};
+
+// One thread makes slabs at a time, so that two that need room do not both make it. Only the setup
+// thread does not wait for its turn: whoever has it may be waiting for the setup thread.
+class SlabPool::Turn {
+ public:
+  explicit Turn(SlabPool& pool) : pool_(pool) {
+    absl::MutexLock lock(&pool_.mutex_);
+    if (!OnSetup()) {
+      pool_.mutex_.Await(absl::Condition(
+          +[](int* growing) { return *growing == 0; }, &pool_.growing_));
+    }
+    ++pool_.growing_;
+  }
+  ~Turn() {
+    absl::MutexLock lock(&pool_.mutex_);
+    --pool_.growing_;
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  SlabPool& pool_;
 };
 
 namespace {
@@ -60,8 +84,11 @@ SlabPool::~SlabPool() {
 
 absl::StatusOr<Block> SlabPool::Allocate(size_t bytes) {
   if (Block block = TryAllocate(bytes)) return block;
+  if (NoGrowth::Refuse()) {
+    return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes: the pool would have to grow"));
+  }
   absl::StatusOr<Block> block = absl::UnknownError("not run");
-  RunOnSetup([&] { block = Grow(bytes); });
+  RunOnGrowth([&] { block = Grow(bytes); });
   return block;
 }
 
@@ -99,7 +126,7 @@ Block SlabPool::TakeKeptLocked(size_t bytes) {
 }
 
 absl::StatusOr<Block> SlabPool::Grow(size_t bytes) {
-  absl::MutexLock growing(&growing_);
+  const Turn turn(*this);
   if (Block block = TryAllocate(bytes)) return block;  // another thread grew it meanwhile
   if (bytes <= options_.large_bytes) {
     if (absl::Status s = AddCommonSlab(SlabSpace::Rounded(bytes)); !s.ok()) return s;
@@ -140,6 +167,8 @@ absl::Status SlabPool::AddCommonSlab(uint64_t block_bytes) {
 }
 
 absl::StatusOr<std::shared_ptr<Slab>> SlabPool::MakeSlab(uint64_t bytes) {
+  constexpr uint64_t kAlignment = Slab::kAlignment;
+  if (bytes <= options_.bytes_max) bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   std::vector<std::unique_ptr<Large>> dropped;
   {
     absl::MutexLock lock(&mutex_);
@@ -147,23 +176,27 @@ absl::StatusOr<std::shared_ptr<Slab>> SlabPool::MakeSlab(uint64_t bytes) {
     if (bytes > options_.bytes_max || others > options_.bytes_max - bytes) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the pool of node ", std::max(options_.node, 0), " may hold ",
-                       options_.bytes_max, " bytes, has ", others, " (", stats_.used_bytes,
-                       " of them in use), and ", bytes, " more do not fit"));
+                       options_.bytes_max, " bytes, has ", others, " (",
+                       stats_.used_bytes, " of them in use), and ", bytes, " more do not fit"));
     }
     const uint64_t may_keep = options_.bytes_max - bytes - others;
     if (stats_.kept_bytes > may_keep) ShrinkKeptLocked(may_keep, dropped);
+    stats_.slab_bytes += bytes;
   }
-  Unmap(std::move(dropped));
+  if (!dropped.empty()) RunOnSetup([&] { Unmap(std::move(dropped)); });
   absl::StatusOr<std::shared_ptr<Slab>> slab = Slab::Create(bytes, options_.node);
-  if (!slab.ok()) return slab.status();
-  if (absl::Status s = AddKnownRegion(*slab); !s.ok()) return s;
-  RegisterWhereTaken(*slab, kAllUses);
-  const uint64_t made = (*slab)->bytes();
+  if (slab.ok()) {
+    if (absl::Status s = AddKnownRegion(*slab); !s.ok()) slab = std::move(s);
+  }
+  if (slab.ok()) RunOnSetup([&] { RegisterWhereTaken(*slab, kAllUses); });
   absl::MutexLock lock(&mutex_);
-  stats_.slab_bytes += made;
+  if (!slab.ok()) {
+    stats_.slab_bytes -= bytes;
+    return slab.status();
+  }
   stats_.slabs_made += 1;
-  if ((*slab)->huge_pages()) stats_.huge_bytes += made;
-  VERBENA_LOG(kInfo, "pool of node ", std::max(options_.node, 0), ": slab of ", made >> 20,
+  if ((*slab)->huge_pages()) stats_.huge_bytes += bytes;
+  VERBENA_LOG(kInfo, "pool of node ", std::max(options_.node, 0), ": slab of ", bytes >> 20,
               " MiB on ", (*slab)->huge_pages() ? "huge" : "small", " pages; ",
               stats_.slab_bytes >> 20, " MiB in all");
   return slab;
@@ -171,19 +204,23 @@ absl::StatusOr<std::shared_ptr<Slab>> SlabPool::MakeSlab(uint64_t bytes) {
 
 absl::Status SlabPool::Reserve(uint64_t bytes) {
   absl::Status status;
-  RunOnSetup([&] {
-    absl::MutexLock growing(&growing_);
-    while (status.ok()) {
-      uint64_t free_bytes = 0;
-      {
-        absl::MutexLock lock(&mutex_);
-        for (const auto& space : spaces_) free_bytes += space->free_page_bytes();
-      }
-      if (free_bytes >= bytes) return;
-      status = AddCommonSlab(std::min(std::bit_ceil(bytes - free_bytes), options_.slab_bytes_max));
-    }
-  });
+  RunOnGrowth([&] { status = ReserveNow(bytes); });
   return status;
+}
+
+absl::Status SlabPool::ReserveNow(uint64_t bytes) {
+  const Turn turn(*this);
+  for (;;) {
+    uint64_t free_bytes = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      for (const auto& space : spaces_) free_bytes += space->free_page_bytes();
+    }
+    if (free_bytes >= bytes) return absl::OkStatus();
+    const absl::Status status =
+        AddCommonSlab(std::min(std::bit_ceil(bytes - free_bytes), options_.slab_bytes_max));
+    if (!status.ok()) return status;
+  }
 }
 
 void SlabPool::Give(SlabSpace& space, std::byte* data, size_t bytes) noexcept {

@@ -3,8 +3,8 @@
 // what does not fit a common slab gets one of its own, which is kept for reuse when it is freed, so
 // that a large tensor allocated again and again is faulted in once.
 //
-// Invariant: an allocation that finds room makes no system call; slabs are made and unmapped on the
-// setup thread.
+// Invariant: an allocation that finds room makes no system call. Slabs are made on the growth
+// thread, registered and unmapped on the setup thread, which therefore never waits for growth.
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -45,7 +45,7 @@ class SlabPool {
   absl::Status Reserve(uint64_t bytes);
 
   struct Stats {
-    uint64_t slab_bytes = 0;  // mapped and faulted in
+    uint64_t slab_bytes = 0;  // mapped and faulted in, or about to be
     uint64_t used_bytes = 0;  // in blocks, rounded as they are allocated
     uint64_t kept_bytes = 0;  // free slabs of large blocks
     uint64_t slabs_made = 0;  // ever
@@ -56,15 +56,16 @@ class SlabPool {
  private:
   friend class SlabSpace;
   class Large;
+  class Turn;
 
   void Give(SlabSpace& space, std::byte* data, size_t bytes) noexcept;
   void GiveLarge(Large& large) noexcept;
   Block TryAllocateLocked(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Block TakeKeptLocked(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Block> Grow(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<std::shared_ptr<Slab>> MakeSlab(uint64_t bytes)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(growing_);
-  absl::Status AddCommonSlab(uint64_t block_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(growing_);
+  absl::StatusOr<std::shared_ptr<Slab>> MakeSlab(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AddCommonSlab(uint64_t block_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status ReserveNow(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Moves kept slabs, the longest kept first, to `dropped` until at most `bytes_max` of them are
   // left.
   void ShrinkKeptLocked(uint64_t bytes_max, std::vector<std::unique_ptr<Large>>& dropped)
@@ -72,8 +73,8 @@ class SlabPool {
   void Unmap(std::vector<std::unique_ptr<Large>> dropped) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const PoolOptions options_;
-  absl::Mutex growing_ ABSL_ACQUIRED_BEFORE(mutex_);  // one thread makes slabs at a time
-  mutable absl::Mutex mutex_;                         // never held over a system call
+  mutable absl::Mutex mutex_;                // never held over a system call
+  int growing_ ABSL_GUARDED_BY(mutex_) = 0;  // threads that make slabs, see Turn
   std::vector<std::unique_ptr<SlabSpace>> spaces_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Large>> in_use_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Large>> kept_ ABSL_GUARDED_BY(mutex_);  // longest kept first
@@ -86,7 +87,7 @@ SlabPool& PoolHere();
 SlabPool& PoolOfNode(int node);
 
 // AllocateBlock for threads that must not block: a reactor. Empty when the pool would have to grow;
-// let the setup thread call AllocateBlock then.
+// let the growth thread call AllocateBlock then.
 Block TryAllocateBlock(size_t bytes);
 
 }  // namespace verbena::memory

@@ -44,7 +44,8 @@ bool OnAnyReactor() {
 
 void StartLocked(Process& process) ABSL_EXCLUSIVE_LOCKS_REQUIRED(process.mutex) {
   memory::SetHelperThreads({&OnAnyReactor, [](memory::Job job) { PostDisposal(std::move(job)); },
-                            &OnSetupThread, [](memory::Job job) { PostSetup(std::move(job)); }});
+                            &OnSetupThread, [](memory::Job job) { PostSetup(std::move(job)); },
+                            &OnGrowthThread, [](memory::Job job) { PostGrowth(std::move(job)); }});
   const RuntimeOptions options = process.options;
   const absl::Span<const topology::Node> nodes = topology::Topology::Get().nodes();
   const size_t count = options.reactors() > 0 ? options.reactors() : nodes.size();

@@ -59,6 +59,10 @@ JobThread& SetupThread() {
   static auto* thread = new JobThread("verbena-setup");
   return *thread;
 }
+JobThread& GrowthThread() {
+  static auto* thread = new JobThread("verbena-memory");
+  return *thread;
+}
 JobThread& DisposalThread() {
   static auto* thread = new JobThread("verbena-dispose");
   return *thread;
@@ -74,5 +78,7 @@ void PostSetup(Job job) { SetupThread().Post(std::move(job)); }
 void PostDisposal(Job job) { DisposalThread().Post(std::move(job)); }
 void PostResolve(Job job) { ResolverThread().Post(std::move(job)); }
 bool OnSetupThread() { return SetupThread().OnThread(); }
+void PostGrowth(Job job) { GrowthThread().Post(std::move(job)); }
+bool OnGrowthThread() { return GrowthThread().OnThread(); }
 
 }  // namespace verbena::reactor

@@ -2,8 +2,11 @@
 // The process's threads for what no reactor may do. Each is started at its first use and sleeps
 // when it has nothing to do.
 //  - setup: everything slow (create, modify, destroy queue pairs; register; map; export and import;
-//  pool growth), one at
-//    a time in order.
+//  short allocations),
+//    one at a time in order. What ends a link may have to wait for it, so none of its jobs takes
+//    long.
+//  - memory: growth of the pools, which takes a second per GiB. It may wait for the setup thread,
+//    never the other way round.
 //  - resolver: host names to addresses, which may take seconds.
 //  - disposal: destructors of user memory.
 //  - watch: an epoll loop for listening sockets, handshakes, death of peers. Its work never blocks.
@@ -21,6 +24,8 @@ void PostSetup(Job job);
 void PostDisposal(Job job);
 void PostResolve(Job job);
 bool OnSetupThread();
+void PostGrowth(Job job);
+bool OnGrowthThread();
 
 // The watch thread. Descriptors are the caller's; RemoveFd before closing one.
 class Watch {

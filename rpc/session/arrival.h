@@ -2,6 +2,7 @@
 // A message on its way in whose head or body must be READ first: owns a copy of its record, the
 // memory it is READ into, and the READ. Its owner hears of the end once, from the engine's poll.
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "rpc/memory/region.h"
@@ -54,12 +55,12 @@ class Arrival final : public Fetch {
   void OnDone(const absl::Status& status) override;
 
  private:
+  struct Growing;
   absl::Status BeginHead();
   absl::Status BeginBody();
   absl::Status DecodeFrom(absl::Span<const std::byte> content);
   absl::Status Read(const wire::PayloadEntry& entry, memory::Block& into);
-  void OnAllocated(const wire::PayloadEntry& from, memory::Block& into,
-                   absl::StatusOr<memory::Block> block);
+  void OnAllocated(Growing& growing);
   void StartRead(const wire::PayloadEntry& from, memory::Block& into);
   void ReleaseOne(uint64_t lease);
   void End(const absl::Status& status);
@@ -73,8 +74,8 @@ class Arrival final : public Fetch {
   std::vector<std::byte> record_;
   Step step_ = Step::kBegin;
   bool ended_ = false;
-  bool allocating_ = false;     // the setup thread makes room in the pool
-  uint64_t counted_bytes_ = 0;  // of link.arriving_bytes
+  std::shared_ptr<Growing> growing_;  // the pool makes room
+  uint64_t counted_bytes_ = 0;        // of link.arriving_bytes
   absl::Status failure_;
   wire::PayloadEntry head_entry_;
   memory::Block head_;

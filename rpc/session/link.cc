@@ -5,6 +5,21 @@
 
 namespace verbena::session {
 
+namespace {
+
+// Why nothing of it can be fetched any more.
+absl::Status WhyNot(const PayloadSetImpl& set) {
+  if (set.link() == nullptr) {
+    return absl::UnavailableError("the link to the payload's owner is gone");
+  }
+  if (set.released()) {
+    return absl::CancelledError("the payloads were released, or their call ended");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 void Link::StartCall(ClientCall& call, const Outgoing& request) {
   LinkImpl::Of(*this).client().Start(call, request);
 }
@@ -20,15 +35,21 @@ void Link::Reply(ServerCall& call, const absl::Status& status, const Outgoing& r
 void Link::StartFetch(PayloadSet& payloads, Fetch& fetch) {
   PayloadSetImpl& set = PayloadSetImpl::Of(payloads);
   EngineImpl& engine = set.engine();
-  if (set.link() == nullptr) {
-    engine.DoneLater(fetch, absl::UnavailableError("the link to the payload's owner is gone"));
-  } else if (set.released()) {
-    engine.DoneLater(fetch,
-                     absl::CancelledError("the payloads were released, or their call ended"));
+  if (absl::Status why = WhyNot(set); !why.ok()) {
+    engine.DoneLater(fetch, std::move(why));
   } else if (fetch.entry >= set.entries().size()) {
     engine.DoneLater(fetch, absl::OutOfRangeError("no such payload"));
   } else {
     set.link()->transfers().Start(fetch, set.entry(fetch.entry), &set);
+  }
+}
+
+void Link::HoldFetch(PayloadSet& payloads, Fetch& fetch) {
+  PayloadSetImpl& set = PayloadSetImpl::Of(payloads);
+  if (absl::Status why = WhyNot(set); !why.ok()) {
+    set.engine().DoneLater(fetch, std::move(why));
+  } else {
+    set.link()->transfers().Hold(fetch, set);
   }
 }
 

@@ -219,6 +219,9 @@ class Link {
 
   // ---- both
   static void StartFetch(PayloadSet& payloads, Fetch& fetch);  // in the seat of the set's reactor
+  // For a fetch whose destination is not there yet: OnDone comes when it could not go on, with the
+  // reason, or after CancelFetch. `fetch` needs no pieces.
+  static void HoldFetch(PayloadSet& payloads, Fetch& fetch);
   static void CancelFetch(Fetch& fetch);          // OnDone(CANCELLED) follows, not inline
   static Engine& EngineOf(PayloadSet& payloads);  // any thread
 

@@ -107,23 +107,38 @@ void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetI
     link_.engine_impl().DoneLater(fetch, std::move(status));
     return;
   }
+  Transfer& transfer = Add(fetch, set);
+  transfer.entry = &entry;
+  transfer.bytes = bytes;
+  const int64_t now_ns = link_.engine_impl().now_ns();
+  transfer.admission_due_ns = now_ns + link_.engine_impl().admission_timeout_ns();
+  waiting_.PushBack(transfer);
+  Admit();
+  if (!transfer.admitted) link_.DueAt(transfer.admission_due_ns);
+  Pump();
+}
+
+Transfer& Transfers::Add(Fetch& fetch, PayloadSetImpl* set) {
   Transfer* const transfer = new Transfer;
   transfer->fetch = &fetch;
   transfer->link = &link_;
   transfer->set = set;
-  transfer->entry = &entry;
-  transfer->bytes = bytes;
   fetch.state_ = transfer;
   if (set != nullptr) set->OnTransferStarted();
   ++live_;
   link_.engine_impl().CountFetches(1);
-  const int64_t now_ns = link_.engine_impl().now_ns();
-  transfer->admission_due_ns = now_ns + link_.engine_impl().admission_timeout_ns();
-  waiting_.PushBack(*transfer);
   if (fetch.deadline_ns != 0) link_.DueAt(fetch.deadline_ns);
-  Admit();
-  if (!transfer->admitted) link_.DueAt(transfer->admission_due_ns);
-  Pump();
+  return *transfer;
+}
+
+void Transfers::Hold(Fetch& fetch, PayloadSetImpl& set) {
+  if (!link_.up()) {
+    link_.engine_impl().DoneLater(fetch, link_.DownStatus());
+    return;
+  }
+  Transfer& transfer = Add(fetch, &set);
+  transfer.admission_due_ns = INT64_MAX;
+  posted_.PushBack(transfer);
 }
 
 void Transfers::Admit() {

@@ -58,6 +58,9 @@ class Transfers {
   // Checks and queues; whatever is wrong comes by OnDone. `set` null: `entry` stays valid until
   // OnDone.
   void Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetImpl* set);
+  // A place among the transfers of `set` for one whose memory is not there yet: ends as a transfer
+  // that cannot go on does, or with Cancel.
+  void Hold(Fetch& fetch, PayloadSetImpl& set);
   static void Cancel(Fetch& fetch, const absl::Status& why);
   void StopAllOf(PayloadSetImpl& set, const absl::Status& why);
   static bool Running(const Fetch& fetch) { return fetch.state_ != nullptr; }
@@ -74,6 +77,7 @@ class Transfers {
   bool idle() const { return live_ == 0; }
 
  private:
+  Transfer& Add(Fetch& fetch, PayloadSetImpl* set);
   absl::Status Check(const Fetch& fetch, const wire::PayloadEntry& entry, uint64_t& bytes) const;
   void Admit();
   Transfer* Pick();

@@ -101,7 +101,7 @@ void Gather(const Layout& layout, const std::byte* from, uint64_t from_offset, s
 }
 
 // Many small rows: READ what encloses them, then pick.
-absl::Status AddGatheredTransfer(FetchOperation& operation, uint32_t entry, const Layout& layout,
+absl::Status AddGatheredTransfer(FetchPlan& plan, uint32_t entry, const Layout& layout,
                                  Tensor& destination) {
   if (!(destination.device() == Device::Host())) {
     return absl::UnimplementedError(
@@ -110,28 +110,28 @@ absl::Status AddGatheredTransfer(FetchOperation& operation, uint32_t entry, cons
   const Run range = Enclosing(layout);
   VERBENA_ASSIGN_OR_RETURN(Buffer enclosing, Buffer::Allocate(range.bytes));
   std::byte* from = enclosing.mutable_data();
-  operation.AddTransfer(entry, range.offset, &memory::HostDevice(), from, range.bytes, false);
-  operation.Keep(std::move(enclosing));
-  operation.set_finish([layout, from, range, to = destination.mutable_data()](absl::Status status) {
+  plan.AddTransfer(entry, range.offset, &memory::HostDevice(), from, range.bytes, false);
+  plan.Keep(std::move(enclosing));
+  plan.finish = [layout, from, range, to = destination.mutable_data()](absl::Status status) {
     if (status.ok()) Gather(layout, from, range.offset, to);
     return status;
-  });
+  };
   return absl::OkStatus();
 }
 
-absl::Status AddTransfers(FetchOperation& operation, uint32_t entry, const Layout& layout,
+absl::Status AddTransfers(FetchPlan& plan, uint32_t entry, const Layout& layout,
                           Tensor& destination, bool lent) {
   VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(destination.device()));
   std::byte* to = destination.mutable_data();
   if (layout.bytes() == 0) return absl::OkStatus();
   if (layout.contiguous()) {
-    operation.AddTransfer(entry, layout.byte_offset(), device, to, layout.bytes(), lent);
+    plan.AddTransfer(entry, layout.byte_offset(), device, to, layout.bytes(), lent);
     return absl::OkStatus();
   }
   VERBENA_ASSIGN_OR_RETURN(std::vector<Run> runs, RunsOf(layout));
-  if (runs.empty()) return AddGatheredTransfer(operation, entry, layout, destination);
+  if (runs.empty()) return AddGatheredTransfer(plan, entry, layout, destination);
   for (const Run& run : runs) {
-    operation.AddTransfer(entry, run.offset, device, to, run.bytes, lent);
+    plan.AddTransfer(entry, run.offset, device, to, run.bytes, lent);
     to += run.bytes;
   }
   return absl::OkStatus();
@@ -154,10 +154,10 @@ absl::StatusOr<Tensor> FetchLocal(const Buffer& local, const Layout& layout, boo
   return out;
 }
 
-using TableRef = std::unique_ptr<ParcelTable, void (*)(ParcelTable*)>;
+using TableRef = std::shared_ptr<ParcelTable>;
 
 // Everything that is not here yet; what came is in the table when the operation has ended.
-absl::Status AddAllTransfers(FetchOperation& fetch, TableRef table, const Placement& placement) {
+absl::Status AddAllTransfers(FetchPlan& plan, const TableRef& table, const Placement& placement) {
   VERBENA_ASSIGN_OR_RETURN(std::vector<Buffer> buffers, PlaceAll(*table->payloads(), placement));
   VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(placement.device()));
   std::vector<std::pair<uint64_t, Buffer>> results;
@@ -165,18 +165,17 @@ absl::Status AddAllTransfers(FetchOperation& fetch, TableRef table, const Placem
     const ParcelSlot slot = table->Get(i);
     if (slot.here) continue;
     Buffer& to = buffers[slot.entry];
-    fetch.AddTransfer(slot.entry, 0, device, to.mutable_data(), to.bytes(),
-                      placement.destination(slot.entry) != nullptr);
-    fetch.Keep(to);
+    plan.AddTransfer(slot.entry, 0, device, to.mutable_data(), to.bytes(),
+                     placement.destination(slot.entry) != nullptr);
+    plan.Keep(to);
     results.emplace_back(i, std::move(to));
   }
-  fetch.set_finish(
-      [table = std::move(table), results = std::move(results)](absl::Status status) mutable {
-        if (!status.ok()) return status;
-        for (auto& [slot, buffer] : results) table->Set(slot, std::move(buffer));
-        table->payloads()->Release();
-        return status;
-      });
+  plan.finish = [table, results = std::move(results)](absl::Status status) mutable {
+    if (!status.ok()) return status;
+    for (auto& [slot, buffer] : results) table->Set(slot, std::move(buffer));
+    table->payloads()->Release();
+    return status;
+  };
   return absl::OkStatus();
 }
 
@@ -193,20 +192,18 @@ Call<Tensor> FetchTensor(const ParcelBase& parcel, const v1::Tensor& descriptor,
     absl::StatusOr<Tensor> tensor = FetchLocal(slot->local, *layout, slice == nullptr, placement);
     if (!tensor.ok()) return failed(tensor.status());
     FetchOperation* operation = FetchOperation::New(nullptr);
-    operation->set_tensor(*std::move(tensor));
+    operation->plan().tensor = *std::move(tensor);
     operation->Start();
     return Call<Tensor>(operation);
   }
   FetchOperation* operation = FetchOperation::New(table.payloads());
   const bool lent = placement.destination() != nullptr;
-  operation->StartAfter(
-      [entry = slot->entry, layout = *layout, placement, lent](FetchOperation& fetch) {
-        VERBENA_ASSIGN_OR_RETURN(Tensor destination, DestinationOf(layout, placement));
-        absl::Status added = AddTransfers(fetch, entry, layout, destination, lent);
-        fetch.set_tensor(std::move(destination));
-        return added;
-      },
-      lent ? 0 : layout->bytes(), placement.device());
+  operation->StartAfter([entry = slot->entry, layout = *layout, placement, lent](FetchPlan& plan) {
+    VERBENA_ASSIGN_OR_RETURN(Tensor destination, DestinationOf(layout, placement));
+    absl::Status added = AddTransfers(plan, entry, layout, destination, lent);
+    plan.tensor = std::move(destination);
+    return added;
+  });
   return Call<Tensor>(operation);
 }
 
@@ -238,47 +235,38 @@ Call<Buffer> ParcelBase::Fetch(const v1::Buffer& descriptor, const Placement& pl
   }
   if (slot->here && into == nullptr && slot->local.device() == placement.device()) {
     FetchOperation* operation = FetchOperation::New(nullptr);
-    operation->set_buffer(slot->local);
+    operation->plan().buffer = slot->local;
     operation->Start();
     return Call<Buffer>(operation);
   }
   FetchOperation* operation = FetchOperation::New(slot->here ? nullptr : table_->payloads());
-  operation->StartAfter(
-      [slot = *slot, placement, bytes](FetchOperation& fetch) -> absl::Status {
-        const Tensor* lent = placement.destination();
-        absl::StatusOr<Buffer> to = lent != nullptr
-                                        ? lent->buffer().Slice(lent->byte_offset(), bytes)
-                                        : Buffer::Allocate(bytes, placement.device());
-        if (!to.ok()) return to.status();
-        VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(to->device()));
-        if (!slot.here) {
-          fetch.AddTransfer(slot.entry, 0, device, to->mutable_data(), bytes, lent != nullptr);
-        } else if (bytes != 0) {
-          std::memcpy(to->mutable_data(), slot.local.data(), bytes);
-        }
-        fetch.set_buffer(*std::move(to));
-        return absl::OkStatus();
-      },
-      into != nullptr ? 0 : bytes, placement.device());
+  operation->StartAfter([slot = *slot, placement, bytes](FetchPlan& plan) -> absl::Status {
+    const Tensor* lent = placement.destination();
+    absl::StatusOr<Buffer> to = lent != nullptr ? lent->buffer().Slice(lent->byte_offset(), bytes)
+                                                : Buffer::Allocate(bytes, placement.device());
+    if (!to.ok()) return to.status();
+    VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(to->device()));
+    if (!slot.here) {
+      plan.AddTransfer(slot.entry, 0, device, to->mutable_data(), bytes, lent != nullptr);
+    } else if (bytes != 0) {
+      std::memcpy(to->mutable_data(), slot.local.data(), bytes);
+    }
+    plan.buffer = *std::move(to);
+    return absl::OkStatus();
+  });
   return Call<Buffer>(operation);
 }
 
 Call<void> ParcelBase::FetchAll(const Placement& placement) const {
   auto failed = [](absl::Status status) { return Call<void>(EndedOperation(std::move(status))); };
   if (table_ == nullptr || table_->payloads() == nullptr) return failed(absl::OkStatus());
-  uint64_t bytes = 0;
-  for (const session::PayloadSet::Entry& entry : table_->payloads()->entries()) {
-    bytes += entry.bytes;
-  }
   // Holds the table, not the parcel, which may be gone by then.
   table_->Ref();
   TableRef table(table_, [](ParcelTable* t) { t->Unref(); });
   FetchOperation* operation = FetchOperation::New(table_->payloads());
-  operation->StartAfter(
-      [table = std::move(table), placement](FetchOperation& fetch) mutable {
-        return AddAllTransfers(fetch, std::move(table), placement);
-      },
-      placement.destinations() != 0 ? 0 : bytes, placement.device());
+  operation->StartAfter([table = std::move(table), placement](FetchPlan& plan) {
+    return AddAllTransfers(plan, table, placement);
+  });
   return Call<void>(operation);
 }
 

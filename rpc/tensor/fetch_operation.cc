@@ -1,7 +1,9 @@
 #include "rpc/tensor/fetch_operation.h"
 
+#include <atomic>
+
 #include "rpc/base/fork.h"
-#include "rpc/memory/pool.h"
+#include "rpc/memory/no_growth.h"
 #include "rpc/reactor/reactors.h"
 #include "rpc/reactor/service_threads.h"
 #include "rpc/session/engine.h"
@@ -16,15 +18,6 @@ FetchOperation* FetchOperation::New(session::PayloadSetRef payloads) {
   return operation;
 }
 
-void FetchOperation::AddTransfer(uint32_t entry, uint64_t offset, memory::Device* device,
-                                 std::byte* to, size_t bytes, bool lent) {
-  Transfer& transfer = transfers_.emplace_back(this);
-  transfer.entry = entry;
-  transfer.offset = offset;
-  transfer.pieces.push_back({device, to, bytes});
-  transfer.destination_lent = lent;
-}
-
 void FetchOperation::Start() {
   reactor::Reactor& home = reactor();
   if (home.InSeat() && !Forked()) {
@@ -34,32 +27,106 @@ void FetchOperation::Start() {
   }
 }
 
-void FetchOperation::StartAfter(Prepare prepare, uint64_t bytes, Device device) {
-  const bool holds_up = reactor().InSeat() || reactor::Reactor::Current() != nullptr;
-  const bool at_once =
-      !holds_up || bytes == 0 || (device == Device::Host() && memory::TryAllocateBlock(bytes));
-  if (at_once) {
-    prepared_ = std::move(prepare)(*this);
-    Start();
-    return;
+// Shared by the operation and the job on the growth thread; whoever comes first at the end of the
+// one's wait or of the other's work decides whether the operation gets the plan.
+struct FetchOperation::Growth {
+  enum : int { kWaited, kGrown, kAbandoned };
+  Growth(FetchOperation* o, Prepare p) : operation(o), prepare(std::move(p)) {}
+  void Run() {
+    if (state.load(std::memory_order_relaxed) == kAbandoned) return;
+    status = prepare(plan);
+    int waited = kWaited;
+    if (state.compare_exchange_strong(waited, kGrown, std::memory_order_acq_rel)) {
+      operation->reactor().PostSeat(operation->grown_work_);
+    }
   }
-  reactor::PostSetup([this, prepare = std::move(prepare)]() mutable {
-    prepared_ = std::exchange(prepare, nullptr)(*this);
-    Start();
-  });
+  FetchOperation* const operation;
+  Prepare prepare;
+  FetchPlan plan;
+  absl::Status status;
+  std::atomic<int> state{kWaited};
+};
+
+void FetchOperation::StartAfter(Prepare prepare) {
+  {
+    const memory::NoGrowth no_growth;
+    prepared_ = prepare(plan_);
+    if (!no_growth.refused()) {
+      Start();
+      return;
+    }
+  }
+  prepared_ = absl::OkStatus();
+  plan_ = FetchPlan();
+  const auto growth = std::make_shared<Growth>(this, std::move(prepare));
+  growth_ = growth;
+  Ref();
+  Start();
+  reactor::PostGrowth([growth] { growth->Run(); });
 }
 
 void FetchOperation::StartInSeat() {
   started_ = true;
-  if (first_error_.ok()) first_error_ = std::move(prepared_);
   if (payloads_ != nullptr) report_.transport = payloads_->transport();
-  running_ = 1;  // the operation must not end while this loop runs
+  if (growth_ == nullptr) return Launch();
+  if (!first_error_.ok()) {
+    AbandonGrowth();
+    return Launch();
+  }
+  if (payloads_ == nullptr) return;
+  running_ = 1;
+  held_.running = true;
+  session::Link::HoldFetch(*payloads_, held_);
+}
+
+void FetchOperation::OnGrown() {
+  const std::shared_ptr<Growth> growth = std::exchange(growth_, nullptr);
+  if (!done()) {
+    plan_ = std::move(growth->plan);
+    prepared_ = std::move(growth->status);
+    if (started_) Launch();
+  }
+  Unref();  // the growth's
+}
+
+void FetchOperation::OnHeldDone(const absl::Status& status) {
+  held_.running = false;
+  if (growth_ != nullptr) {
+    if (first_error_.ok()) first_error_ = status;
+    AbandonGrowth();
+  }
+  OnTransferDone(absl::OkStatus());
+}
+
+void FetchOperation::AbandonGrowth() {
+  int waited = Growth::kWaited;
+  if (!growth_->state.compare_exchange_strong(waited, Growth::kAbandoned,
+                                              std::memory_order_acq_rel)) {
+    return;  // OnGrown comes
+  }
+  growth_.reset();
+  Unref();  // never the last: the flight has one
+}
+
+void FetchOperation::Launch() {
+  if (first_error_.ok()) first_error_ = std::move(prepared_);
+  ++running_;  // the operation must not end while this loop runs
+  if (first_error_.ok()) {
+    for (const FetchPlan::Part& part : plan_.transfers) {
+      Transfer& transfer = transfers_.emplace_back(this);
+      transfer.entry = part.entry;
+      transfer.offset = part.offset;
+      transfer.pieces.push_back({part.device, part.to, part.bytes});
+      transfer.destination_lent = part.lent;
+    }
+  }
   for (Transfer& transfer : transfers_) {
     if (!first_error_.ok()) break;
     ++running_;
     transfer.running = true;
     session::Link::StartFetch(*payloads_, transfer);
   }
+  if (held_.running) session::Link::CancelFetch(held_);
   OnTransferDone(absl::OkStatus());
 }
 
@@ -69,8 +136,9 @@ void FetchOperation::OnTransferDone(const absl::Status& status) {
     OnCancel(status);  // the others are of no use
   }
   if (--running_ != 0) return;
+  if (plan_.finish) first_error_ = std::exchange(plan_.finish, nullptr)(std::move(first_error_));
   if (finish_) first_error_ = std::exchange(finish_, nullptr)(std::move(first_error_));
-  kept_.clear();
+  plan_.kept.clear();
   payloads_.reset();
   Complete(std::move(first_error_));
 }
@@ -78,18 +146,24 @@ void FetchOperation::OnTransferDone(const absl::Status& status) {
 void FetchOperation::OnCancel(const absl::Status& why) {
   if (first_error_.ok()) first_error_ = why;
   if (!started_) return;  // the start is still in the inbox, and will find nothing to wait for
+  if (held_.running) session::Link::CancelFetch(held_);
+  if (growth_ != nullptr && payloads_ == nullptr) {
+    AbandonGrowth();
+    if (growth_ == nullptr) Launch();
+    return;
+  }
   for (Transfer& transfer : transfers_) {
     if (transfer.running) session::Link::CancelFetch(transfer);
   }
 }
 
 absl::Status FetchOperation::TakeTensor(Tensor& tensor) {
-  tensor = std::move(tensor_);
+  tensor = std::move(plan_.tensor);
   return absl::OkStatus();
 }
 
 absl::Status FetchOperation::TakeBuffer(Buffer& buffer) {
-  buffer = std::move(buffer_);
+  buffer = std::move(plan_.buffer);
   return absl::OkStatus();
 }
 

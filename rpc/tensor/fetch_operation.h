@@ -1,9 +1,11 @@
 #pragma once
 // internal::FetchOperation: one Fetch or FetchAll in flight: a number of transfers out of one
 // payload set, then perhaps a gather of what they brought. Holds the destinations until no byte can
-// arrive any more, also when the user's Call is gone.
+// arrive any more, also when the user's Call is gone. While the growth thread makes room for them,
+// it is held in the payload set, so that it ends as soon as that cannot be fetched any more.
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -18,30 +20,52 @@
 
 namespace verbena::internal {
 
-class FetchOperation final : public Operation {
+// What a fetch will do, and the memory for it. Belongs to no thread until an operation takes it.
+class FetchPlan {
  public:
-  // Two references: the caller's and the flight's, which Start or Fail gives up.
-  static FetchOperation* New(session::PayloadSetRef payloads);
-
   // [offset, offset + bytes) of payload `entry` into memory of `device` at `to`, which lies in
-  // something that Keep holds.
+  // something that the plan keeps.
   void AddTransfer(uint32_t entry, uint64_t offset, memory::Device* device, std::byte* to,
-                   size_t bytes, bool lent);
-  void Keep(Buffer destination) { kept_.push_back(std::move(destination)); }
-  void set_tensor(Tensor tensor) { tensor_ = std::move(tensor); }
-  void set_buffer(Buffer buffer) { buffer_ = std::move(buffer); }
+                   size_t bytes, bool lent) {
+    transfers.push_back({entry, offset, device, to, bytes, lent});
+  }
+  void Keep(Buffer destination) { kept.push_back(std::move(destination)); }
+
+  struct Part {
+    uint32_t entry;
+    uint64_t offset;
+    memory::Device* device;
+    std::byte* to;
+    size_t bytes;
+    bool lent;
+  };
+  std::vector<Part> transfers;
+  std::vector<Buffer> kept;
+  Tensor tensor;
+  Buffer buffer;
   // Runs once no transfer is left, in the seat, before the operation ends; its result is the
   // operation's. No user code.
   using Finish = absl::AnyInvocable<absl::Status(absl::Status) &&>;
-  void set_finish(Finish finish) { finish_ = std::move(finish); }
+  Finish finish;
+};
+
+class FetchOperation final : public Operation {
+ public:
+  // Two references: the caller's and the flight's, which Start gives up in the end.
+  static FetchOperation* New(session::PayloadSetRef payloads);
+
+  FetchPlan& plan() { return plan_; }
+  // As the plan's, after it, and also when there was none.
+  void set_finish(FetchPlan::Finish finish) { finish_ = std::move(finish); }
 
   // Any thread. Enters the seat if it is free, else goes by the inbox.
   void Start();
-  // Any thread. `prepare` finds memory and adds the transfers; then as Start, or the operation ends
-  // with its error. It runs here, or on the setup thread when that might hold up a reactor: making
-  // `bytes` of memory on `device` takes tenths of a second for large ones.
-  using Prepare = absl::AnyInvocable<absl::Status(FetchOperation&) &&>;
-  void StartAfter(Prepare prepare, uint64_t bytes, Device device);
+  // Any thread. `prepare` finds memory and makes the plan; then as Start, or the operation ends
+  // with its error. Where that would make memory, which takes a second per GiB, it runs once more
+  // on the growth thread. The operation ends without waiting for it when it is cancelled, or the
+  // payloads' owner dies: so `prepare` names nothing but what it holds.
+  using Prepare = absl::AnyInvocable<absl::Status(FetchPlan&)>;
+  void StartAfter(Prepare prepare);
 
   absl::Status TakeTensor(Tensor& tensor) override;
   absl::Status TakeBuffer(Buffer& buffer) override;
@@ -59,6 +83,17 @@ class FetchOperation final : public Operation {
    private:
     FetchOperation* owner_;
   };
+  // Stands for the transfers while there is no memory for them.
+  class Held final : public session::Fetch {
+   public:
+    explicit Held(FetchOperation* owner) : owner_(owner) {}
+    void OnDone(const absl::Status& status) override { owner_->OnHeldDone(status); }
+    bool running = false;
+
+   private:
+    FetchOperation* owner_;
+  };
+  struct Growth;
   struct StartWork : reactor::Work {
     explicit StartWork(FetchOperation* o)
         : Work(
@@ -67,24 +102,36 @@ class FetchOperation final : public Operation {
     FetchOperation* operation;
   };
 
-  FetchOperation() : start_work_(this) {}
+  struct GrownWork : reactor::Work {
+    explicit GrownWork(FetchOperation* o)
+        : Work([](reactor::Work* work) { static_cast<GrownWork*>(work)->operation->OnGrown(); }),
+          operation(o) {}
+    FetchOperation* operation;
+  };
+
+  FetchOperation() : held_(this), start_work_(this), grown_work_(this) {}
   ~FetchOperation() override = default;
   void StartInSeat();
+  void Launch();
+  void OnGrown();
+  void OnHeldDone(const absl::Status& status);
+  void AbandonGrowth();
   void OnTransferDone(const absl::Status& status);
   void OnCancel(const absl::Status& why) override;
   void Recycle() override { delete this; }
 
   session::PayloadSetRef payloads_;
+  FetchPlan plan_;
+  absl::Status prepared_;           // what `prepare` said
+  std::shared_ptr<Growth> growth_;  // until the memory is there; holds a reference
+  Held held_;
   std::deque<Transfer> transfers_;
-  std::vector<Buffer> kept_;
-  Tensor tensor_;
-  Buffer buffer_;
-  Finish finish_;
+  FetchPlan::Finish finish_;
   size_t running_ = 0;
   bool started_ = false;
   absl::Status first_error_;
-  absl::Status prepared_;  // what `prepare` said; until the start, only it may touch the transfers
   StartWork start_work_;
+  GrownWork grown_work_;
 };
 
 // A destination for each payload: the caller's, or new memory on the placement's device. Errors as

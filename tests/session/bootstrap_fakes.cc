@@ -115,7 +115,9 @@ FakeEngine::FakeEngine(std::vector<FakeFabricOptions> fabrics) {
 
 void SettleServiceThreads() {
   for (int round = 0; round < 2; ++round) {
-    std::promise<void> watched, set_up;
+    std::promise<void> watched, set_up, grown;
+    reactor::PostGrowth([&] { grown.set_value(); });
+    grown.get_future().wait();
     reactor::PostSetup([&] { set_up.set_value(); });
     set_up.get_future().wait();
     reactor::Watch::Get().Post([&] { watched.set_value(); });
