@@ -176,7 +176,7 @@ absl::StatusOr<std::shared_ptr<Slab>> SlabPool::MakeSlab(uint64_t bytes) {
     if (bytes > options_.bytes_max || others > options_.bytes_max - bytes) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the pool of node ", std::max(options_.node, 0), " may hold ",
-                       options_.bytes_max, " bytes, has ", others, " (",
+                       options_.bytes_max, " bytes (set_memory_bytes_max), has ", others, " (",
                        stats_.used_bytes, " of them in use), and ", bytes, " more do not fit"));
     }
     const uint64_t may_keep = options_.bytes_max - bytes - others;

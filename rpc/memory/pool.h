@@ -86,6 +86,11 @@ SlabPool& PoolHere();
 // The pool of one node; of node 0 when there is no such node.
 SlabPool& PoolOfNode(int node);
 
+// What all pools of the process may hold together, each node's an equal part; 0 = half of the
+// machine's memory. Without it the environment's VERBENA_MEMORY_BYTES_MAX holds.
+// FAILED_PRECONDITION: there are pools already. Any thread.
+absl::Status SetPoolBytesMax(uint64_t bytes);
+
 // AllocateBlock for threads that must not block: a reactor. Empty when the pool would have to grow;
 // let the growth thread call AllocateBlock then.
 Block TryAllocateBlock(size_t bytes);

@@ -1,19 +1,57 @@
 // The process's pools, one per NUMA node.
+#include <cstdlib>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "rpc/base/log.h"
 #include "rpc/memory/machine.h"
 #include "rpc/memory/pool.h"
 
 namespace verbena::memory {
 namespace {
 
+// A slab of common blocks at least, on each node.
+constexpr uint64_t kBytesMin = 32 << 20;
+
+struct Limit {
+  absl::Mutex mutex;
+  uint64_t bytes_max ABSL_GUARDED_BY(mutex) = 0;
+  bool used ABSL_GUARDED_BY(mutex) = false;
+};
+Limit& TheLimit() {
+  static Limit* const limit = new Limit;
+  return *limit;
+}
+
+uint64_t FromEnvironment() {
+  const char* const text = std::getenv("VERBENA_MEMORY_BYTES_MAX");
+  uint64_t bytes = 0;
+  if (text == nullptr || (absl::SimpleAtoi(text, &bytes) && bytes >= kBytesMin)) return bytes;
+  VERBENA_LOG(kWarning, "VERBENA_MEMORY_BYTES_MAX=", absl::CHexEscape(text), " is not used: it is ",
+              "a number of bytes, at least ", kBytesMin);
+  return 0;
+}
+
+uint64_t TakeLimit() {
+  absl::MutexLock lock(&TheLimit().mutex);
+  TheLimit().used = true;
+  uint64_t bytes = TheLimit().bytes_max;
+  if (bytes == 0) bytes = FromEnvironment();
+  return bytes == 0 ? MachineMemoryBytes() / 2 : bytes;
+}
+
 struct Pools {
   Pools() {
     const int nodes = NumaNodes();
+    const uint64_t bytes_max = TakeLimit();
     for (int node = 0; node < nodes; ++node) {
       PoolOptions options;
       options.node = nodes > 1 ? node : -1;
-      options.bytes_max = MachineMemoryBytes() / 2 / static_cast<uint64_t>(nodes);
+      options.bytes_max = bytes_max / static_cast<uint64_t>(nodes);
       pools.push_back(new SlabPool(options));
     }
   }
@@ -27,6 +65,19 @@ const Pools& AllPools() {
 }
 
 }  // namespace
+
+absl::Status SetPoolBytesMax(uint64_t bytes) {
+  if (bytes != 0 && bytes < kBytesMin) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a limit of ", bytes, " bytes for all memory; at least ", kBytesMin));
+  }
+  absl::MutexLock lock(&TheLimit().mutex);
+  if (TheLimit().used) {
+    return absl::FailedPreconditionError("memory was allocated before its limit was set");
+  }
+  TheLimit().bytes_max = bytes;
+  return absl::OkStatus();
+}
 
 SlabPool& PoolOfNode(int node) {
   const std::vector<SlabPool*>& pools = AllPools().pools;

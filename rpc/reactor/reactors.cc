@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "rpc/base/check.h"
 #include "rpc/memory/helpers.h"
+#include "rpc/memory/pool.h"
 #include "rpc/reactor/service_threads.h"
 #include "rpc/topology/topology.h"
 #include "verbena/runtime.h"
@@ -97,6 +98,10 @@ absl::Status InitRuntime(const RuntimeOptions& options) {
   if (process.started.load(std::memory_order_relaxed)) {
     return absl::FailedPreconditionError(
         "InitRuntime: the runtime already runs; call it before the first Channel, Server or Call");
+  }
+  if (options.memory_bytes_max() != 0) {
+    absl::Status set = memory::SetPoolBytesMax(options.memory_bytes_max());
+    if (!set.ok()) return set;
   }
   process.options = options;
   return absl::OkStatus();

@@ -209,6 +209,12 @@ TEST_CASE("the process's pools serve and take back", "[pool]") {
   CHECK(TryAllocateBlock(64));
 }
 
+TEST_CASE("the limit of all pools cannot be set too low, nor too late", "[pool]") {
+  CHECK(absl::IsInvalidArgument(SetPoolBytesMax(1 << 20)));
+  REQUIRE(AllocateBlock(1).ok());
+  CHECK(absl::IsFailedPrecondition(SetPoolBytesMax(64 * kMiB)));
+}
+
 std::atomic<std::thread::id> setup_thread;
 std::atomic<int> setup_jobs{0};
 

@@ -1,6 +1,7 @@
 #pragma once
 // Settings of the process's reactors. All optional; call InitRuntime before the first Channel or
 // Server.
+#include <cstdint>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -38,20 +39,33 @@ class RuntimeOptions {
   RuntimeOptions set_stall_report(absl::Duration after) && {
     return std::move(set_stall_report(after));
   }
+  // All memory that the library allocates for messages and tensors, of all NUMA nodes together;
+  // 0 = what the environment's VERBENA_MEMORY_BYTES_MAX says, else half of the machine's. At least
+  // 32 MiB. What needs more ends with RESOURCE_EXHAUSTED naming it; the rest goes on.
+  RuntimeOptions& set_memory_bytes_max(uint64_t bytes) & {
+    memory_bytes_max_ = bytes;
+    return *this;
+  }
+  RuntimeOptions set_memory_bytes_max(uint64_t bytes) && {
+    return std::move(set_memory_bytes_max(bytes));
+  }
 
   absl::Duration spin() const { return spin_; }
   int reactors() const { return reactors_; }
   bool pin() const { return pin_; }
   absl::Duration stall_report() const { return stall_report_; }
+  uint64_t memory_bytes_max() const { return memory_bytes_max_; }
 
  private:
   absl::Duration spin_ = absl::Microseconds(50);
   int reactors_ = 0;
   bool pin_ = true;
   absl::Duration stall_report_ = absl::Milliseconds(50);
+  uint64_t memory_bytes_max_ = 0;
 };
 
-// FAILED_PRECONDITION when the runtime already runs. Any thread.
+// FAILED_PRECONDITION when the runtime already runs, or memory was allocated before its limit was
+// set; INVALID_ARGUMENT names a value that is out of range. Any thread.
 absl::Status InitRuntime(const RuntimeOptions& options);
 
 }  // namespace verbena
