@@ -1,6 +1,7 @@
 #include "rpc/session/side_socket.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -9,9 +10,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "rpc/base/fork.h"
 #include "rpc/session/random.h"
 
@@ -19,6 +23,8 @@ namespace verbena::session {
 namespace {
 
 constexpr int kBacklog = 1024;
+// Names that one start looks at; the next looks at more.
+constexpr int kStaleLookedMax = 4096;
 constexpr uint32_t kDescriptorsMark = 0x53444656;  // "VFDS"
 
 struct UnixAddress {
@@ -69,6 +75,23 @@ absl::StatusOr<UniqueFd> ConnectTo(const std::string& name, bool abstract) {
   return fd;
 }
 
+// "verbena-<process>-<16 hexadecimal digits>".
+bool ParseName(absl::string_view name, int64_t& pid) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(name, '-');
+  return parts.size() == 3 && parts[0] == "verbena" && absl::SimpleAtoi(parts[1], &pid) &&
+         pid > 0 && pid <= INT32_MAX && parts[2].size() == 16 &&
+         parts[2].find_first_not_of("0123456789abcdef") == absl::string_view::npos;
+}
+
+bool NobodyListens(const std::string& path) {
+  const absl::StatusOr<UnixAddress> address = MakeAddress(path, false);
+  const absl::StatusOr<UniqueFd> fd = UnixSocket();
+  if (!address.ok() || !fd.ok()) return false;
+  return ::connect(fd->get(), reinterpret_cast<const sockaddr*>(&address->address),
+                   address->bytes) != 0 &&
+         errno == ECONNREFUSED;
+}
+
 void CloseAll(const std::vector<int>& fds) {
   for (int fd : fds) ::close(fd);
 }
@@ -112,12 +135,36 @@ absl::StatusOr<std::string> RuntimeDirectory(const std::string& configured) {
   return path;
 }
 
+void RemoveStaleSockets(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::directory_iterator it(directory, error), end;
+  for (int looked = 0; !error && it != end && looked < kStaleLookedMax; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    int64_t pid = 0;
+    if (!ParseName(name, pid)) continue;
+    ++looked;
+    struct stat info;
+    const bool mine = ::lstat(it->path().c_str(), &info) == 0 && S_ISSOCK(info.st_mode) &&
+                      info.st_uid == ::geteuid();
+    const bool gone = ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
+    if (!mine || !gone) continue;
+    if (NobodyListens(it->path().string())) ::unlink(it->path().c_str());
+  }
+}
+
 absl::StatusOr<SideListener> ListenAside(const std::string& directory) {
   SideListener side;
   const std::string name = absl::StrCat("verbena-", ::getpid(), "-", RandomHex(8));
   const absl::StatusOr<std::string> path = RuntimeDirectory(directory);
   if (path.ok()) {
-    absl::StatusOr<UniqueFd> fd = ListenOn(absl::StrCat(*path, "/", name), false);
+    RemoveStaleSockets(*path);
+    // Gets its name when it listens: whoever finds one that refuses knows that it is stale.
+    const std::string unfinished = absl::StrCat(*path, "/.", name);
+    absl::StatusOr<UniqueFd> fd = ListenOn(unfinished, false);
+    if (fd.ok() && ::rename(unfinished.c_str(), absl::StrCat(*path, "/", name).c_str()) != 0) {
+      fd = absl::UnavailableError(absl::StrCat(unfinished, ": ", std::strerror(errno)));
+      ::unlink(unfinished.c_str());
+    }
     if (fd.ok()) {
       side.by_path = *std::move(fd);
       side.path = absl::StrCat(*path, "/", name);

@@ -27,7 +27,11 @@ struct SideListener {
   std::string abstract_name;
   std::string reason;  // why not by path
 };
-// Listens on both names, or on what works; an error when neither does.
+// Removes the side sockets that killed processes of this user left in a runtime directory: those
+// of a process that is gone and on which nobody listens (the process may live in another PID
+// namespace).
+void RemoveStaleSockets(const std::string& directory);
+// Listens on both names, or on what works; an error when neither does. Removes stale ones.
 absl::StatusOr<SideListener> ListenAside(const std::string& directory);
 
 // The client's end: connects by path, else by the abstract name, checks the listener's user and

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <random>
@@ -350,6 +351,58 @@ TEST_CASE("another user's process is refused, and one whose user nobody knows",
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK(status == 0);
   CHECK(server.lines.Count("user 12345") == 1);
+}
+
+// The number of a process that has ended.
+pid_t EndedProcess() {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+  return child;
+}
+
+void BindAndClose(const std::string& path, bool listening_on) {
+  static std::vector<UniqueFd> kept;
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM, 0));
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  REQUIRE(path.size() < sizeof(to.sun_path));
+  memcpy(to.sun_path, path.data(), path.size());
+  REQUIRE(bind(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0);
+  REQUIRE(listen(fd.get(), 1) == 0);
+  if (listening_on) kept.push_back(std::move(fd));
+}
+
+TEST_CASE("a new listener removes the side sockets of processes that were killed, and no others",
+          "[bootstrap][hostile]") {
+  const std::string directory = absl::StrCat("/tmp/verbena-test-", getpid(), "-", RandomHex(4));
+  REQUIRE(mkdir(directory.c_str(), 0700) == 0);
+  const pid_t ended = EndedProcess();
+  const auto name = [&](pid_t pid) {
+    return absl::StrCat(directory, "/verbena-", pid, "-", RandomHex(8));
+  };
+  const std::string stale = name(ended), elsewhere = name(ended), alive = name(1);
+  const std::string foreign = directory + "/another-service", file = name(ended);
+  BindAndClose(stale, false);
+  BindAndClose(elsewhere, true);  // somebody listens: a process of another PID namespace
+  BindAndClose(alive, false);     // its process lives
+  BindAndClose(foreign, false);
+  std::ofstream(file) << "not a socket";
+  std::string own;
+  {
+    const absl::StatusOr<SideListener> side = ListenAside(directory);
+    REQUIRE(side.ok());
+    own = side->path;
+  }
+  CHECK(access(own.c_str(), F_OK) == 0);
+  CHECK(access(stale.c_str(), F_OK) != 0);
+  for (const std::string& path : {elsewhere, alive, foreign, file}) {
+    INFO(path);
+    CHECK(access(path.c_str(), F_OK) == 0);
+    unlink(path.c_str());
+  }
+  unlink(own.c_str());
+  CHECK(rmdir(directory.c_str()) == 0);
 }
 
 TEST_CASE("a runtime directory that others can enter is not used", "[bootstrap][hostile]") {
