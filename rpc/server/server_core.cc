@@ -50,6 +50,11 @@ absl::Status ServerCore::AddService(Service& service) {
 }
 
 absl::Status ServerCore::Start() {
+  if (options_.reply_lease_age_max() <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("set_reply_lease_age_max takes a positive duration, not ",
+                     absl::FormatDuration(options_.reply_lease_age_max())));
+  }
   for (Service* service : options_.services()) {
     absl::Status added = AddService(*service);
     if (!added.ok()) return added;
@@ -62,6 +67,7 @@ absl::Status ServerCore::Start() {
   listen.transports = options_.transports();
   listen.connections_max = options_.connections_max();
   listen.handshake_timeout = options_.handshake_timeout();
+  listen.reply_lease_age_max = options_.reply_lease_age_max();
   absl::MutexLock lock(&listener_mutex_);
   absl::StatusOr<std::unique_ptr<session::Listener>> listener =
       session::Listener::Listen(listen, std::move(engines), *this);

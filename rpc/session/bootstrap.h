@@ -32,6 +32,7 @@ struct ListenOptions {
   std::vector<std::string> transports;                  // offered; empty = all
   uint32_t connections_max = 16 * 1024;                 // more are refused with RESOURCE_EXHAUSTED
   absl::Duration handshake_timeout = absl::Seconds(5);  // a peer that connects and says nothing
+  absl::Duration reply_lease_age_max;                   // of its links; zero = the engine's
   std::string
       runtime_directory;  // for the side sockets; empty = $XDG_RUNTIME_DIR or /tmp, mode 0700
 };

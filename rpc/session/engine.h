@@ -35,7 +35,8 @@ struct LinkSetup {
   uint32_t peer_segment_bytes = 0;  // the smaller of both is the link's
   int stream_fd =
       -1;  // owned by the link: watched for the peer's death (unless the fabric took it)
-  int peer_pidfd = -1;  // owned; -1 = unknown
+  int peer_pidfd = -1;                 // owned; -1 = unknown
+  absl::Duration reply_lease_age_max;  // zero = the engine's
 };
 
 class Engine {

@@ -61,9 +61,6 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   const EngineOptions& options() const { return options_; }
   int64_t now_ns() const { return reactor_.now_ns(); }
   int64_t revoke_grace_ns() const { return absl::ToInt64Nanoseconds(options_.revoke_grace); }
-  int64_t reply_lease_age_max_ns() const {
-    return absl::ToInt64Nanoseconds(options_.reply_lease_age_max);
-  }
   int64_t admission_timeout_ns() const {
     return absl::ToInt64Nanoseconds(options_.admission_timeout);
   }

@@ -12,10 +12,7 @@ absl::Status WhyNot(const PayloadSetImpl& set) {
   if (set.link() == nullptr) {
     return absl::UnavailableError("the link to the payload's owner is gone");
   }
-  if (set.released()) {
-    return absl::CancelledError("the payloads were released, or their call ended");
-  }
-  return absl::OkStatus();
+  return set.released() ? set.why_released() : absl::OkStatus();
 }
 
 }  // namespace

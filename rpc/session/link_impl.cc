@@ -37,6 +37,9 @@ LinkImpl::LinkImpl(EngineImpl& engine, uint64_t serial, const LinkSetup& setup, 
       proved_(std::move(proved)),
       writer_(*this, *setup.fabric, setup.id, SegmentOf(setup)),
       inline_max_(writer_.record_bytes_max() - wire::kRequestHeaderBytes),
+      reply_lease_age_max_ns_(absl::ToInt64Nanoseconds(
+          setup.reply_lease_age_max > absl::ZeroDuration() ? setup.reply_lease_age_max
+                                                           : engine.options().reply_lease_age_max)),
       lanes_(*this),
       transfers_(*this),
       client_(*this, OpenMaxOf(setup)),

@@ -49,6 +49,7 @@ class LinkImpl final : public Link {
   bool accepts_calls() const { return state_ == State::kUp && !peer_drains_ && !draining_; }
   absl::Status DownStatus() const;
   uint32_t inline_max() const { return inline_max_; }
+  int64_t reply_lease_age_max_ns() const { return reply_lease_age_max_ns_; }
   int64_t AfterUs(uint64_t us) const;
   // The link's timer runs at `due_ns` or before.
   void DueAt(int64_t due_ns);
@@ -145,6 +146,7 @@ class LinkImpl final : public Link {
   absl::Status cause_;
   FrameWriter writer_;
   uint32_t inline_max_;
+  const int64_t reply_lease_age_max_ns_;
   RecordQueue control_;
   Lanes lanes_;
   Transfers transfers_;

@@ -91,6 +91,7 @@ void PayloadSetImpl::Stop(const absl::Status& why, bool tell) {
   tell_ = tell_ || tell;
   if (!stopped_) {
     stopped_ = true;
+    why_ = why;
     if (link_ != nullptr) link_->transfers().StopAllOf(*this, why);
   }
   if (idle()) Drained();

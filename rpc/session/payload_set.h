@@ -57,6 +57,7 @@ class PayloadSetImpl final : public PayloadSet, public ListNode<PayloadSetImpl> 
   EngineImpl& engine() const { return engine_; }
   wire::PayloadEntry& entry(size_t index) { return table_[index]; }
   bool released() const { return stopped_; }
+  const absl::Status& why_released() const { return why_; }
   bool idle() const { return transfers_ == 0; }
   void set_watcher(SetWatcher* watcher) { watcher_ = watcher; }
   // Stops fetches with `why`; new ones are refused from now on. Once they are drained, RELEASE is
@@ -90,6 +91,7 @@ class PayloadSetImpl final : public PayloadSet, public ListNode<PayloadSetImpl> 
   SetWatcher* watcher_ = nullptr;
   uint32_t transfers_ = 0;
   bool stopped_ = false;
+  absl::Status why_;
   bool tell_ = false;
   bool told_ = false;
   bool dropped_ = false;

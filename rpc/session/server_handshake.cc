@@ -251,6 +251,7 @@ void ServerHandshake::Adopt(Opened& result) {
   setup.info.why = "the client's choice";
   setup.info.peer = peer_;
   setup.peer_segment_bytes = open_.segment_bytes;
+  setup.reply_lease_age_max = listener_->options().reply_lease_age_max;
   if (!peer_pidfd_ && result.sockets.stream >= 0) peer_pidfd_ = PeerPidfd(result.sockets.stream);
   setup.peer_pidfd = peer_pidfd_.Release();
   setup.stream_fd = result.sockets.stream;

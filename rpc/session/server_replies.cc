@@ -65,7 +65,7 @@ bool ServerCalls::StageReady(ServerExchange& exchange) {
   ++replied_;
   exchange.step = ServerExchange::Step::kReplied;
   others_.PushBack(exchange);
-  group->SetAgeMax(link_.engine_impl().now_ns() + link_.engine_impl().reply_lease_age_max_ns());
+  group->SetAgeMax(link_.engine_impl().now_ns() + link_.reply_lease_age_max_ns());
   return true;
 }
 

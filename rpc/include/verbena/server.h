@@ -79,6 +79,16 @@ class ServerOptions {
   ServerOptions set_handshake_timeout(absl::Duration timeout) && {
     return std::move(set_handshake_timeout(timeout));
   }
+  // How long a client may keep the tensors of a reply unfetched, and with them this server's
+  // memory. Then the server takes it back: what was not fetched ends with DATA_LOSS at the client.
+  // Longer: a forgetful client holds more memory; shorter: slow ones lose tensors.
+  ServerOptions& set_reply_lease_age_max(absl::Duration age) & {
+    reply_lease_age_max_ = age;
+    return *this;
+  }
+  ServerOptions set_reply_lease_age_max(absl::Duration age) && {
+    return std::move(set_reply_lease_age_max(age));
+  }
 
   const std::string& listen() const { return listen_; }
   const std::vector<Service*>& services() const { return services_; }
@@ -88,6 +98,7 @@ class ServerOptions {
   int worker_threads() const { return worker_threads_; }
   uint32_t connections_max() const { return connections_max_; }
   absl::Duration handshake_timeout() const { return handshake_timeout_; }
+  absl::Duration reply_lease_age_max() const { return reply_lease_age_max_; }
 
  private:
   std::string listen_;
@@ -98,6 +109,7 @@ class ServerOptions {
   int worker_threads_ = 16;
   uint32_t connections_max_ = 16 * 1024;
   absl::Duration handshake_timeout_ = absl::Seconds(5);
+  absl::Duration reply_lease_age_max_ = absl::Seconds(30);
 };
 
 namespace internal {
