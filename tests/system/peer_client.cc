@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "peer.verbena.h"
 #include "rpc/base/check.h"
+#include "rpc/memory/pool.h"
 #include "tests/system/peer.h"
 #include "verbena/verbena.h"
 
@@ -69,6 +70,7 @@ class Client {
     if (command[0] == "ready") return Ready();
     if (command[0] == "echo") return Echo(number(1));
     if (command[0] == "give") return Give(number(1));
+    if (command[0] == "fetch") return Fetch(number(1));
     if (command[0] == "take") return Take(number(1), number(2));
     if (command[0] == "connect") return Connect(number(1));
     if (command[0] == "start")
@@ -110,6 +112,21 @@ class Client {
     tally.Add(reply.status());
     if (reply.ok()) held_.push_back(*std::move(reply));
     return tally.ToString();
+  }
+  // Says when it begins to fetch, and how and when that ended.
+  std::string Fetch(uint64_t bytes) {
+    test::GiveRequest request;
+    request.set_bytes(bytes);
+    absl::StatusOr<Parcel<test::GiveReply>> reply = stub_.Give(request).Get();
+    VERBENA_CHECK(reply.ok(), reply.status().ToString());
+    const uint64_t slabs = memory::PoolHere().stats().slabs_made;
+    Call<Buffer> fetch = reply->Fetch((*reply)->payload());
+    Answer("fetching");
+    const absl::Status status = fetch.Get().status();
+    return absl::StrCat("code=", absl::StatusCodeToString(status.code()),
+                        " ended_us=", absl::ToUnixMicros(absl::Now()),
+                        " grown=", memory::PoolHere().stats().slabs_made - slabs,
+                        " message=", status.message());
   }
   // `count` requests at a time, each with a payload of so many bytes.
   std::string Take(uint64_t bytes, uint64_t count) {
