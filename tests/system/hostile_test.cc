@@ -1,6 +1,4 @@
 // What strangers do to a server's sockets; a client that keeps calling notices nothing.
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -8,26 +6,13 @@
 #include <cstdio>
 #include <random>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "rpc/base/unique_fd.h"
 #include "tests/catch.h"
 #include "tests/system/process.h"
+#include "tests/system/rogue.h"
 
 namespace verbena::system_test {
 namespace {
-
-UniqueFd ConnectTo(const std::string& address) {
-  int port = 0;
-  REQUIRE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
-  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(port));
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  REQUIRE(connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
-  return fd;
-}
 
 // Reads until the other end has closed.
 bool ClosedWithin(const UniqueFd& fd, absl::Duration timeout) {
@@ -101,9 +86,8 @@ TEST_CASE("garbage ends the connection that brings it", "[system][hostile]") {
   watched.ExpectNothingLeft();
 }
 
-TEST_CASE("a link's socket that floods garbage after the handshake ends only that link",
+TEST_CASE("a stranger who floods instead of a handshake ends only its own connection",
           "[system][hostile]") {
-  // The handshake is cut off by what a stranger has: so many bytes as the kernel takes.
   Watched watched;
   const UniqueFd fd = ConnectTo(watched.server.address());
   const std::string flood(1 << 20, 'V');
@@ -115,6 +99,44 @@ TEST_CASE("a link's socket that floods garbage after the handshake ends only tha
   }
   REQUIRE(ended);
   watched.ExpectNothingLeft();
+}
+
+int Logged(ServerPeer& server, const std::string& words) {
+  return std::stoi(server.Ask("log " + words));
+}
+
+TEST_CASE("a peer that floods a link beyond its credits loses that link, for a reason that is said",
+          "[system][hostile]") {
+  for (const std::string transport : {"shm", "tcp"}) {
+    INFO(transport);
+    Watched watched;
+    for (int i = 0; i < 3; ++i) {
+      Flooder flooder(watched.server.address(), transport);
+      CHECK(flooder.Flood(absl::Seconds(10)));
+    }
+    // On shm the flood overwrites the sender's own ring before it is read: nothing comes that
+    // proves the link.
+    const std::string why =
+        transport == "shm" ? "shm was not proved" : "closed: the peer sent more than its credits";
+    CHECK(Within(absl::Seconds(2), [&] { return Logged(watched.server, why) >= 1; }));
+    watched.ExpectNothingLeft();
+  }
+}
+
+TEST_CASE("a peer that sends random records on a proved link loses that link, and nobody else does",
+          "[system][hostile]") {
+  constexpr int kLinks = 20;
+  for (const std::string transport : {"shm", "tcp"}) {
+    INFO(transport);
+    Watched watched;
+    int closed = 0;
+    for (uint32_t seed = 1; seed <= kLinks; ++seed) {
+      closed += SendRandomRecords(watched.server.address(), transport, seed);
+    }
+    CHECK(closed == kLinks);
+    CHECK(Logged(watched.server, "closed:") >= kLinks);
+    watched.ExpectNothingLeft();
+  }
 }
 
 TEST_CASE("two thousand connections that come and go leave nothing", "[system][hostile]") {

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "absl/strings/str_cat.h"
 #include "peer.verbena.h"
 #include "tests/catch.h"
 #include "tests/system/process.h"
@@ -31,6 +32,81 @@ TEST_CASE("a server without memory refuses payloads with RESOURCE_EXHAUSTED, and
     const bool back = server.Returns(before, absl::Seconds(2), difference);
     INFO(difference);
     CHECK(back);
+  }
+}
+
+constexpr uint64_t kLimit = 64 << 20;
+constexpr uint64_t kTooMuch = 128 << 20;
+
+TEST_CASE("a server whose memory is limited refuses what does not fit, naming the limit",
+          "[system][limits]") {
+  for (const std::string transport : {"shm", "tcp"}) {
+    INFO(transport);
+    ServerPeer server("127.0.0.1:0", {"memory", absl::StrCat(kLimit)});
+    ClientPeer client(server.address(), transport);
+    REQUIRE(Fields(client.Ask("take 1048576 1"))["good"] == "1");
+    const ServerPeer::State before = server.state();
+    const std::string taken = client.Ask(absl::StrCat("take ", kTooMuch, " 2"), absl::Seconds(60));
+    INFO(taken);
+    CHECK(Fields(taken)["bad"] == "2");
+    CHECK(Fields(taken)["first"] == "RESOURCE_EXHAUSTED");
+    CHECK(taken.find(absl::StrCat("may hold ", kLimit, " bytes")) != std::string::npos);
+    CHECK(taken.find("set_memory_bytes_max") != std::string::npos);
+    // Its own handler finds no memory for a reply either; what fits is served.
+    const std::string given = client.Ask(absl::StrCat("give ", kTooMuch));
+    INFO(given);
+    CHECK(Fields(given)["first"] == "RESOURCE_EXHAUSTED");
+    CHECK(Fields(client.Ask("take 1048576 3"))["good"] == "3");
+    CHECK(Fields(client.Ask("echo 100"))["bad"] == "0");
+    std::string difference;
+    const bool back = server.Returns(before, absl::Seconds(2), difference);
+    INFO(difference);
+    CHECK(back);
+  }
+}
+
+TEST_CASE("a client whose memory is limited gets no more than fits, naming the limit",
+          "[system][limits]") {
+  for (const std::string transport : {"shm", "tcp"}) {
+    INFO(transport);
+    ServerPeer server;
+    ClientPeer client(server.address(), transport,
+                      {"env", absl::StrCat("VERBENA_MEMORY_BYTES_MAX=", kLimit)});
+    CHECK(client.Ask("fetch 1048576") == "fetching");
+    CHECK(Fields(client.Read())["code"] == "OK");
+    const ServerPeer::State before = server.state();
+    CHECK(client.Ask(absl::StrCat("fetch ", kTooMuch), absl::Seconds(60)) == "fetching");
+    const std::string end = client.Read();
+    INFO(end);
+    CHECK(Fields(end)["code"] == "RESOURCE_EXHAUSTED");
+    CHECK(end.find(absl::StrCat("may hold ", kLimit, " bytes")) != std::string::npos);
+    CHECK(Fields(client.Ask("echo 100"))["bad"] == "0");
+    CHECK(client.Ask("fetch 1048576") == "fetching");
+    CHECK(Fields(client.Read())["code"] == "OK");
+    CHECK(Within(absl::Seconds(2), [&] { return server.state().leases <= before.leases; }));
+  }
+}
+
+TEST_CASE("a reply's tensors that nobody fetches in time go back to the server",
+          "[system][limits]") {
+  for (const std::string transport : {"shm", "tcp"}) {
+    INFO(transport);
+    ServerPeer server("127.0.0.1:0", {"lease_ms", "200"});
+    test::Peer::Stub stub(
+        Channel::Create(server.address(), ChannelOptions().set_require_transport(transport)));
+    test::GiveRequest request;
+    request.set_bytes(1 << 20);
+    const absl::Time asked = absl::Now();
+    absl::StatusOr<Parcel<test::GiveReply>> reply = stub.Give(request).Get();
+    REQUIRE(reply.ok());
+    CHECK(reply->Fetch((*reply)->payload()).Get().ok());
+    REQUIRE(Within(absl::Seconds(5), [&] { return server.state().leases == 0; }));
+    CHECK(absl::Now() - asked >= absl::Milliseconds(190));
+    // Expect: a typed error that says so, and the link lives.
+    const absl::Status late = reply->Fetch((*reply)->payload()).Get().status();
+    INFO(late.ToString());
+    CHECK(absl::IsDataLoss(late));
+    CHECK(stub.Echo({}).Get().ok());
   }
 }
 

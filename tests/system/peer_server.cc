@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <atomic>
 #include <fstream>
+#include <iostream>
 #include <map>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "peer.verbena.h"
 #include "rpc/base/check.h"
+#include "rpc/base/log.h"
 #include "rpc/memory/pool.h"
 #include "rpc/reactor/reactors.h"
 #include "rpc/session/engines.h"
@@ -126,15 +129,50 @@ uint64_t Number(const std::vector<std::string>& command, size_t index) {
   return value;
 }
 
+// What it logs, beside showing it.
+class Log {
+ public:
+  Log() {
+    SetLogSink([this](LogLevel, absl::string_view line) {
+      absl::MutexLock lock(&mutex_);
+      if (lines_.size() < kLinesMax) lines_.emplace_back(line);
+      std::cerr << line << std::endl;
+    });
+  }
+  size_t Count(const std::string& words) {
+    absl::MutexLock lock(&mutex_);
+    return static_cast<size_t>(std::count_if(
+        lines_.begin(), lines_.end(),
+        [&](const std::string& line) { return line.find(words) != std::string::npos; }));
+  }
+
+ private:
+  static constexpr size_t kLinesMax = 100'000;
+  absl::Mutex mutex_;
+  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+};
+
+Log& TheLog() {
+  static Log* const log = new Log;
+  return *log;
+}
+
 }  // namespace
 
 int RunServer(const std::vector<std::string>& arguments) {
+  TheLog();
   Service service;
   ServerOptions options;
   options.set_listen(arguments[1]).add_service(service);
   for (size_t i = 2; i + 1 < arguments.size(); i += 2) {
     if (arguments[i] == "handshake_ms") {
       options.set_handshake_timeout(absl::Milliseconds(Number(arguments, i + 1)));
+    } else if (arguments[i] == "lease_ms") {
+      options.set_reply_lease_age_max(absl::Milliseconds(Number(arguments, i + 1)));
+    } else if (arguments[i] == "memory") {
+      const absl::Status limited =
+          InitRuntime(RuntimeOptions().set_memory_bytes_max(Number(arguments, i + 1)));
+      VERBENA_CHECK(limited.ok(), limited.ToString());
     } else if (arguments[i] == "transport") {
       options.set_transports({arguments[i + 1]});
     } else {
@@ -151,6 +189,8 @@ int RunServer(const std::vector<std::string>& arguments) {
       const absl::Time began = absl::Now();
       (*server)->Drain(began + absl::Milliseconds(Number(command, 1)));
       Answer(absl::StrCat("drained=", absl::ToInt64Milliseconds(absl::Now() - began)));
+    } else if (command[0] == "log") {
+      Answer(absl::StrCat(TheLog().Count(absl::StrJoin(command.begin() + 1, command.end(), " "))));
     } else if (command[0] == "limit") {
       LimitMemory(Number(command, 1) << 20);
       Answer("limited");
