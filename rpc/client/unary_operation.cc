@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/base/limits.h"
 #include "rpc/client/channel_core.h"
+#include "rpc/memory/pool.h"
 #include "rpc/tensor/fetch_operation.h"
 #include "verbena/status.h"
 
@@ -71,6 +72,7 @@ void UnaryOperation::RecycleExtras() {
   }
   reader_.placed.clear();
   reply_block_.Reset();
+  reply_heap_.reset();
   rare_.reset();
   report_.trailing_metadata.clear();
   early_cancel_ = absl::OkStatus();
@@ -127,15 +129,11 @@ void UnaryOperation::OnReply(session::ReplyView& reply) {
     Finish(*reply.status);
     return;
   }
-  const absl::Status kept = KeepBody(reply);
-  if (!kept.ok()) {
-    Finish(kept);
-  } else if (rare_ == nullptr || !PlaceReply()) {
-    Finish(absl::OkStatus());
-  }
+  KeepBody(reply);
+  if (rare_ == nullptr || !PlaceReply()) Finish(absl::OkStatus());
 }
 
-absl::Status UnaryOperation::KeepBody(session::ReplyView& reply) {
+void UnaryOperation::KeepBody(session::ReplyView& reply) {
   if (reply.payloads != nullptr) {
     extras_ = true;
     reader_.payloads = std::move(reply.payloads);
@@ -144,19 +142,17 @@ absl::Status UnaryOperation::KeepBody(session::ReplyView& reply) {
     extras_ = true;
     reader_.body = reply.body;
     reply_block_ = std::move(reply.body_block);
-    return absl::OkStatus();
+    return;
   }
   std::byte* to = small_reply_.data();
   if (reply.body.size() > kInlineReplyBytes) {
-    absl::StatusOr<memory::Block> block = memory::AllocateBlock(reply.body.size());
-    if (!block.ok()) return block.status();
     extras_ = true;
-    reply_block_ = *std::move(block);
-    to = reply_block_.data();
+    reply_block_ = memory::TryAllocateBlock(reply.body.size());
+    if (!reply_block_) reply_heap_.reset(new std::byte[reply.body.size()]);
+    to = reply_block_ ? reply_block_.data() : reply_heap_.get();
   }
   if (!reply.body.empty()) std::memcpy(to, reply.body.data(), reply.body.size());
   reader_.body = {to, reply.body.size()};
-  return absl::OkStatus();
 }
 
 namespace {

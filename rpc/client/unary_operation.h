@@ -82,7 +82,7 @@ class UnaryOperation final : public Operation, public session::ClientCall {
   void Recycle() override;
   void Finish(absl::Status status);
   // Not OK: there is no memory for it.
-  absl::Status KeepBody(session::ReplyView& reply);
+  void KeepBody(session::ReplyView& reply);
   void RecycleExtras();
   // The lent destinations are filled before the call ends. False: there is nothing to place.
   bool PlaceReply();
@@ -99,6 +99,7 @@ class UnaryOperation final : public Operation, public session::ClientCall {
   MessageReader reader_;
   std::array<std::byte, kInlineReplyBytes> small_reply_;
   memory::Block reply_block_;
+  std::unique_ptr<std::byte[]> reply_heap_;  // where the pool had no room
   std::unique_ptr<Rare> rare_;
   StartWork start_work_;
 };

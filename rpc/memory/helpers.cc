@@ -56,6 +56,11 @@ void RunOnSetup(absl::FunctionRef<void()> work) {
   }
 }
 
+bool OnReactor() {
+  const HelperThreads& threads = Threads();
+  return threads.on_reactor != nullptr && threads.on_reactor();
+}
+
 bool OnSetup() {
   const HelperThreads& threads = Threads();
   return threads.on_setup != nullptr && threads.on_setup();

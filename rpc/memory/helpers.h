@@ -31,6 +31,8 @@ void Dispose(Job job);
 void RunOnSetup(absl::FunctionRef<void()> work);
 // The same on the growth thread; inline on the setup thread too, which must not wait for it.
 void RunOnGrowth(absl::FunctionRef<void()> work);
+// Whether this thread is in some reactor's seat, and therefore must not wait.
+bool OnReactor();
 bool OnSetup();
 // Leaves `job` to the setup thread; inline when there is none. Any thread.
 void PostToSetup(Job job);

@@ -1,7 +1,6 @@
 #include "rpc/session/arrival.h"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -9,38 +8,10 @@
 #include "rpc/base/check.h"
 #include "rpc/base/limits.h"
 #include "rpc/memory/pool.h"
-#include "rpc/reactor/service_threads.h"
-#include "rpc/reactor/work.h"
 #include "rpc/session/engine_impl.h"
 #include "rpc/session/link_impl.h"
 
 namespace verbena::session {
-
-// A block that the growth thread finds. It may come when the arrival is over.
-struct Arrival::Growing : reactor::Work {
-  Growing(Arrival& a, const wire::PayloadEntry& f, memory::Block& i)
-      : reactor::Work([](reactor::Work* work) { static_cast<Growing*>(work)->Tell(); }),
-        arrival(&a),
-        from(f),
-        into(i),
-        bytes(f.bytes) {}
-  void Tell() {
-    const std::shared_ptr<Growing> keep = std::move(self);
-    if (arrival != nullptr) arrival->OnAllocated(*this);
-  }
-  void Abandon() {
-    arrival = nullptr;
-    wanted.store(false, std::memory_order_relaxed);
-  }
-
-  Arrival* arrival;  // in the seat; null: abandoned
-  const wire::PayloadEntry& from;
-  memory::Block& into;
-  const uint64_t bytes;
-  std::atomic<bool> wanted{true};
-  absl::StatusOr<memory::Block> block = absl::CancelledError("abandoned");
-  std::shared_ptr<Growing> self;  // while it is in the engine's inbox
-};
 
 Arrival::Arrival(LinkImpl& link, ArrivalOwner& arrival_owner, wire::MessageKind kind,
                  absl::Span<const std::byte> record)
@@ -113,28 +84,24 @@ absl::Status Arrival::Read(const wire::PayloadEntry& from, memory::Block& into) 
     StartRead(from, into);
     return absl::OkStatus();
   }
-  // The pool must grow, which takes long.
-  growing_ = std::make_shared<Growing>(*this, from, into);
-  reactor::PostGrowth([growing = growing_, gate = link_.engine_impl().gate()] {
-    if (growing->wanted.load(std::memory_order_relaxed)) {
-      growing->block = memory::AllocateBlock(growing->bytes);
-    }
-    growing->self = growing;
-    if (!gate->RunInSeat(*growing)) growing->self.reset();
-  });
+  growing_ = Growing::Start(link_.engine_impl(), from.bytes,
+                            [this, &from, &into](absl::StatusOr<memory::Block> block) {
+                              OnGrown(from, into, std::move(block));
+                            });
   return absl::OkStatus();
 }
 
-void Arrival::OnAllocated(Growing& growing) {
+void Arrival::OnGrown(const wire::PayloadEntry& from, memory::Block& into,
+                      absl::StatusOr<memory::Block> block) {
   growing_.reset();
-  absl::Status status = growing.block.status();
+  absl::Status status = block.status();
   if (status.ok() && !link_.up()) status = link_.DownStatus();
   if (!status.ok()) {
     link_.engine_impl().DoneLater(*this, std::move(status));
     return;
   }
-  growing.into = *std::move(growing.block);
-  StartRead(growing.from, growing.into);
+  into = *std::move(block);
+  StartRead(from, into);
 }
 
 void Arrival::StartRead(const wire::PayloadEntry& from, memory::Block& into) {

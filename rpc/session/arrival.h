@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "rpc/memory/region.h"
+#include "rpc/session/growing.h"
 #include "rpc/session/session.h"
 #include "rpc/session/transfers.h"
 #include "rpc/wire/message.h"
@@ -55,12 +56,12 @@ class Arrival final : public Fetch {
   void OnDone(const absl::Status& status) override;
 
  private:
-  struct Growing;
   absl::Status BeginHead();
   absl::Status BeginBody();
   absl::Status DecodeFrom(absl::Span<const std::byte> content);
   absl::Status Read(const wire::PayloadEntry& entry, memory::Block& into);
-  void OnAllocated(Growing& growing);
+  void OnGrown(const wire::PayloadEntry& from, memory::Block& into,
+               absl::StatusOr<memory::Block> block);
   void StartRead(const wire::PayloadEntry& from, memory::Block& into);
   void ReleaseOne(uint64_t lease);
   void End(const absl::Status& status);

@@ -29,6 +29,8 @@ void ClientExchange::OnLeasesEnded() {
   calls.Settle(*this);
 }
 
+void ClientExchange::OnNoMemory(const absl::Status& why) { calls.Cancel(*call, why); }
+
 uint64_t ClientExchange::BodyBytesMax() {
   return call != nullptr && call->reply_bytes_max != 0 ? call->reply_bytes_max
                                                        : limits::kMessageBytesMax;

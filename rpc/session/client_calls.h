@@ -19,7 +19,7 @@ class ClientCalls;
 class LinkImpl;
 
 class ClientExchange final : public ListNode<ClientExchange>,
-                             public LeaseHolder,
+                             public DepartureOwner,
                              public ArrivalOwner {
  public:
   ClientExchange(ClientCalls& calls_in, LinkImpl& link, ClientCall& call_in)
@@ -36,6 +36,7 @@ class ClientExchange final : public ListNode<ClientExchange>,
 
   void OnLeased() override;
   void OnLeasesEnded() override;
+  void OnNoMemory(const absl::Status& why) override;
   uint64_t BodyBytesMax() override;
   void OnArrived(const absl::Status& status) override;
 

@@ -1,7 +1,10 @@
 #include "rpc/session/departure.h"
 
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "rpc/base/limits.h"
+#include "rpc/memory/pool.h"
 #include "rpc/session/engine_impl.h"
 #include "rpc/session/link_impl.h"
 
@@ -47,8 +50,7 @@ absl::Status Departure::Capture(const Outgoing& message, const absl::Status* sta
   for (const auto& [key, value] : metadata_) metadata_view_.emplace_back(key, value);
   if (status_.ok()) {
     if (message.body.size() > link_.inline_bytes_max()) {
-      absl::Status leased = LeaseBody(message);
-      if (!leased.ok()) return leased;
+      LeaseBody(message);
     }
     for (const OutgoingPayload& payload : message.payloads) {
       if (payload.bytes != 0 && payload.region == nullptr) {
@@ -65,21 +67,31 @@ absl::Status Departure::Capture(const Outgoing& message, const absl::Status* sta
   return absl::OkStatus();
 }
 
-absl::Status Departure::LeaseBody(const Outgoing& message) {
-  memory::RegionRef region = message.body_region;
-  const std::byte* data = message.body.data();
-  if (region == nullptr) {
-    absl::StatusOr<memory::Block> block = memory::AllocateBlock(message.body.size());
-    if (!block.ok()) return block.status();
-    body_block_ = *std::move(block);
-    std::memcpy(body_block_.data(), data, message.body.size());
-    region = body_block_.region();
-    data = body_block_.data();
-  }
+void Departure::LeaseBody(const Outgoing& message) {
+  const size_t bytes = message.body.size();
   body_leased_ = true;
-  table_.push_back(EmptyEntry(0, message.body.size(), region.get()));
-  lease_of_.push_back(AddLease(region, data, message.body.size()));
-  return absl::OkStatus();
+  table_.push_back(EmptyEntry(0, bytes, message.body_region.get()));
+  if (message.body_region != nullptr) {
+    body_lease_ = AddLease(message.body_region, message.body.data(), bytes);
+    return;
+  }
+  if (message.body_heap == nullptr) body_block_ = memory::TryAllocateBlock(bytes);
+  if (body_block_) {
+    std::memcpy(body_block_.data(), message.body.data(), bytes);
+    body_lease_ = AddLease(body_block_.region(), body_block_.data(), bytes);
+    return;
+  }
+  std::shared_ptr<std::byte[]> source;
+  if (message.body_heap != nullptr) {
+    source = *message.body_heap;
+  } else {
+    source.reset(new std::byte[bytes]);
+    std::memcpy(source.get(), message.body.data(), bytes);
+  }
+  Grow(
+      bytes,
+      [source = std::move(source), bytes](std::byte* to) { std::memcpy(to, source.get(), bytes); },
+      body_block_, body_lease_);
 }
 
 absl::Status Departure::LeaseHead() {
@@ -89,28 +101,46 @@ absl::Status Departure::LeaseHead() {
                                                      head_bytes_, " bytes; the limit is ",
                                                      limits::kMessageHeadBytesMax));
   }
-  absl::StatusOr<memory::Block> block = memory::AllocateBlock(head_bytes_);
-  if (!block.ok()) return block.status();
-  head_block_ = *std::move(block);
   head_leased_ = true;
-  head_lease_ = AddLease(head_block_.region(), head_block_.data(), head_bytes_);
+  head_block_ = memory::TryAllocateBlock(head_bytes_);
+  if (head_block_) {
+    head_lease_ = AddLease(head_block_.region(), head_block_.data(), head_bytes_);
+  } else {
+    Grow(head_bytes_, nullptr, head_block_, head_lease_);
+  }
   return absl::OkStatus();
 }
 
+void Departure::Grow(uint64_t bytes, Growing::Fill fill, memory::Block& into, size_t& lease) {
+  growing_bytes_ += bytes;
+  auto then = [this, bytes, &into, &lease](absl::StatusOr<memory::Block> block) {
+    if (!block.ok()) return owner_.OnNoMemory(block.status());  // the end of this object
+    growing_bytes_ -= bytes;
+    into = *std::move(block);
+    lease = AddLease(into.region(), into.data(), bytes);
+    link_.OnBudget();  // may be its end too
+  };
+  growing_.push_back(Growing::Start(link_.engine_impl(), bytes, std::move(then), std::move(fill)));
+}
+
+Departure::~Departure() {
+  for (const std::shared_ptr<Growing>& growing : growing_) growing->Abandon();
+}
+
 size_t Departure::AddLease(const memory::RegionRef& region, const std::byte* data, uint64_t bytes) {
-  if (group_ == nullptr) group_ = std::make_unique<LeaseGroup>(link_, holder_);
+  if (group_ == nullptr) group_ = std::make_unique<LeaseGroup>(link_, owner_);
   group_->Add(region, data, bytes);
   return group_->count() - 1;
 }
 
 absl::StatusOr<bool> Departure::FitsBudget() const {
-  if (group_ == nullptr) return true;
+  const uint64_t bytes = (group_ == nullptr ? 0 : group_->bytes()) + growing_bytes_;
   const uint64_t budget = link_.engine_impl().options().announced_bytes_max;
-  if (group_->bytes() > budget) {
+  if (bytes > budget) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("payloads of ", group_->bytes(), " bytes; announced_bytes_max is ", budget));
+        absl::StrCat("payloads of ", bytes, " bytes; announced_bytes_max is ", budget));
   }
-  return group_->bytes() <= budget - link_.announced_bytes;
+  return growing_bytes_ == 0 && (bytes == 0 || bytes <= budget - link_.announced_bytes);
 }
 
 wire::MessageParts Departure::Parts() const {
@@ -143,8 +173,10 @@ uint32_t Departure::RecordBytes() const {
 }
 
 uint8_t Departure::Write(std::byte* record) {
-  for (size_t i = 0; i < table_.size(); ++i) {
-    if (lease_of_[i] != kNoLease) FillKeys(table_[i], lease_of_[i]);
+  const size_t payloads_at = body_leased_ ? 1 : 0;
+  if (body_leased_) FillKeys(table_[0], body_lease_);
+  for (size_t i = 0; i < lease_of_.size(); ++i) {
+    if (lease_of_[i] != kNoLease) FillKeys(table_[payloads_at + i], lease_of_[i]);
   }
   if (group_ != nullptr) group_->SetAnnounced();
   const wire::MessageParts parts = Parts();

@@ -7,12 +7,16 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "rpc/base/log.h"
 #include "rpc/fabric/available.h"
 #include "rpc/memory/device.h"
+#include "rpc/memory/pool.h"
 #include "rpc/reactor/service_threads.h"
 
 namespace verbena::session {
 namespace {
+
+constexpr uint64_t kReservedBytes = 1 << 20;
 
 struct Engines {
   absl::Mutex mutex;
@@ -25,6 +29,11 @@ Engine* Make(reactor::Reactor& reactor) {
   options.post_setup = [](absl::AnyInvocable<void() &&> job) {
     reactor::PostSetup(std::move(job));
   };
+  // What the first links and messages need is there before them.
+  reactor::PostGrowth([node = reactor.options().numa_node] {
+    const absl::Status reserved = memory::PoolOfNode(node).Reserve(kReservedBytes);
+    if (!reserved.ok()) VERBENA_LOG(kWarning, "no memory to begin with: ", reserved.message());
+  });
   return Engine::Create(reactor, fabric::MakeFabrics(options), EngineOptions()).release();
 }
 

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "rpc/memory/pool.h"
 #include "rpc/session/engine_impl.h"
 #include "rpc/session/link_impl.h"
 
@@ -16,28 +17,50 @@ void Proof::Begin(int64_t due_ns) {
   wire::WriteBare(wire::RecordType::kReady, 0, ready);
   link_.SendControl(ready);
   ready_ = true;
-  absl::Status leased = LeasePattern();
-  if (!leased.ok()) link_.BeginClose(leased);
+  LeasePattern();
 }
 
 absl::Status Proof::OnReady() {
   if (ready_) return absl::InvalidArgumentError("READY comes once, from the client");
   ready_ = true;
-  return LeasePattern();
+  LeasePattern();
+  return absl::OkStatus();
 }
 
-absl::Status Proof::LeasePattern() {
-  absl::StatusOr<memory::Block> block = memory::AllocateBlock(wire::kPatternBytes);
-  if (!block.ok()) return block.status();
-  mine_ = *std::move(block);
+Proof::~Proof() {
+  if (mine_growing_ != nullptr) mine_growing_->Abandon();
+  if (theirs_growing_ != nullptr) theirs_growing_->Abandon();
+}
+
+void Proof::LeasePattern() { WithBlock(mine_growing_, &Proof::LeaseNow); }
+
+void Proof::WithBlock(std::shared_ptr<Growing>& growing, void (Proof::*then)(memory::Block)) {
+  if (memory::Block block = memory::TryAllocateBlock(wire::kPatternBytes)) {
+    (this->*then)(std::move(block));
+    return;
+  }
+  growing = Growing::Start(link_.engine_impl(), wire::kPatternBytes,
+                           [this, &growing, then](absl::StatusOr<memory::Block> block) {
+                             growing.reset();
+                             if (!link_.up()) return;
+                             if (block.ok()) {
+                               (this->*then)(*std::move(block));
+                             } else {
+                               link_.BeginClose(block.status());
+                             }
+                           });
+}
+
+void Proof::LeaseNow(memory::Block block) {
+  mine_ = std::move(block);
   std::random_device random;
   seed_ = uint64_t{random()} << 32 | random();
   wire::FillPattern(seed_, {mine_.data(), wire::kPatternBytes});
   group_ = std::make_unique<LeaseGroup>(link_, *this);
   group_->Add(mine_.region(), mine_.data(), wire::kPatternBytes);
-  if (group_->Start()) return absl::OkStatus();
+  if (group_->Start()) return;
   group_.reset();
-  return absl::ResourceExhaustedError("no lease for the proof of a new link");
+  link_.BeginClose(absl::ResourceExhaustedError("no lease for the proof of a new link"));
 }
 
 void Proof::OnLeased() {
@@ -55,17 +78,20 @@ void Proof::OnLeased() {
 }
 
 absl::Status Proof::OnPattern(wire::Pattern pattern) {
-  if (!ready_ || reading_ || read_ok_)
+  if (!ready_ || pattern_came_)
     return absl::InvalidArgumentError("PATTERN comes once, after READY");
-  absl::StatusOr<memory::Block> block = memory::AllocateBlock(wire::kPatternBytes);
-  if (!block.ok()) return block.status();
-  theirs_ = *std::move(block);
   pattern_ = std::move(pattern);
+  pattern_came_ = true;
+  WithBlock(theirs_growing_, &Proof::ReadNow);
+  return absl::OkStatus();
+}
+
+void Proof::ReadNow(memory::Block block) {
+  theirs_ = std::move(block);
   pieces.push_back({&memory::HostDevice(), theirs_.data(), wire::kPatternBytes});
   destination_lent = true;  // found wanting soon
   reading_ = true;
   link_.transfers().Start(*this, pattern_.entry, nullptr);
-  return absl::OkStatus();
 }
 
 void Proof::OnDone(const absl::Status& status) {

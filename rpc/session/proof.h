@@ -7,6 +7,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "rpc/memory/region.h"
+#include "rpc/session/growing.h"
 #include "rpc/session/leases.h"
 #include "rpc/session/session.h"
 #include "rpc/wire/control.h"
@@ -18,7 +19,7 @@ class LinkImpl;
 class Proof final : public LeaseHolder, public Fetch {
  public:
   explicit Proof(LinkImpl& link) : link_(link) {}
-  ~Proof() override = default;
+  ~Proof() override;
 
   void Begin(int64_t due_ns);
   // Not OK: the peer broke the protocol.
@@ -34,7 +35,11 @@ class Proof final : public LeaseHolder, public Fetch {
   void OnDone(const absl::Status& status) override;
 
  private:
-  absl::Status LeasePattern();
+  void LeasePattern();
+  void LeaseNow(memory::Block block);
+  void ReadNow(memory::Block block);
+  // `then` has it at once where the pool has room, else when it was made.
+  void WithBlock(std::shared_ptr<Growing>& growing, void (Proof::*then)(memory::Block));
   void MaybeProved();
 
   LinkImpl& link_;
@@ -43,8 +48,10 @@ class Proof final : public LeaseHolder, public Fetch {
   memory::Block mine_;
   memory::Block theirs_;
   std::unique_ptr<LeaseGroup> group_;
+  std::shared_ptr<Growing> mine_growing_, theirs_growing_;
   wire::Pattern pattern_;
   bool ready_ = false;
+  bool pattern_came_ = false;
   bool reading_ = false;
   bool read_ok_ = false;
   bool proved_by_peer_ = false;

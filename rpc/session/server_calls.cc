@@ -16,6 +16,7 @@ ServerExchange::~ServerExchange() {
 
 void ServerExchange::OnLeased() { calls.OnReplyLeased(*this); }
 void ServerExchange::OnLeasesEnded() { calls.OnReplyLeasesEnded(*this); }
+void ServerExchange::OnNoMemory(const absl::Status& why) { calls.OnNoMemory(*this, why); }
 uint64_t ServerExchange::BodyBytesMax() { return body_bytes_max; }
 void ServerExchange::OnArrived(const absl::Status& status) { calls.OnArrived(*this, status); }
 void ServerExchange::OnSetDrained() { calls.OnSetDrained(*this); }
@@ -203,6 +204,12 @@ void ServerCalls::CancelSlot(Slot& slot, const absl::Status& why, bool peer_gone
     return;
   }
   if (exchange != nullptr && exchange->set != nullptr) exchange->set->Stop(why, true);
+  if (exchange != nullptr && exchange->step == ServerExchange::Step::kBudget) {
+    // Nobody wants it: neither its bytes nor memory for them.
+    ReplaceReply(*exchange, absl::CancelledError("the call was cancelled"));
+    Resume();
+    return;
+  }
   if (slot.call != nullptr &&
       (exchange == nullptr || exchange->step == ServerExchange::Step::kRunning)) {
     slot.call->OnCancel(why, peer_gone);
@@ -300,6 +307,11 @@ void ServerCalls::ReplaceReply(ServerExchange& exchange, const absl::Status& sta
   exchange.ResetReply(link_);
   const absl::Status captured = exchange.reply->Capture({}, &status, 0);
   VERBENA_CHECK(captured.ok(), captured.message());
+}
+
+void ServerCalls::OnNoMemory(ServerExchange& exchange, const absl::Status& why) {
+  ReplaceReply(exchange, why);
+  Resume();
 }
 
 void ServerCalls::OnSetDrained(ServerExchange& exchange) {

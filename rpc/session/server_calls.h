@@ -19,7 +19,7 @@ class LinkImpl;
 class ServerCalls;
 
 class ServerExchange final : public ListNode<ServerExchange>,
-                             public LeaseHolder,
+                             public DepartureOwner,
                              public ArrivalOwner,
                              public SetWatcher {
  public:
@@ -41,6 +41,7 @@ class ServerExchange final : public ListNode<ServerExchange>,
 
   void OnLeased() override;
   void OnLeasesEnded() override;
+  void OnNoMemory(const absl::Status& why) override;
   uint64_t BodyBytesMax() override;
   void OnArrived(const absl::Status& status) override;
   void OnSetDrained() override;
@@ -78,6 +79,7 @@ class ServerCalls {
   // By the exchange.
   void OnArrived(ServerExchange& exchange, const absl::Status& status);
   void OnSetDrained(ServerExchange& exchange);
+  void OnNoMemory(ServerExchange& exchange, const absl::Status& why);
   void OnReplyLeased(ServerExchange& exchange);
   void OnReplyLeasesEnded(ServerExchange& exchange);
 

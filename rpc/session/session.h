@@ -49,13 +49,14 @@ struct OutgoingPayload {
 
 // A serialised message and what travels beside it. Borrowed until the call that takes it returns,
 // except `body` when it has a region: that is leased, and stays the giver's until the same moment
-// as payloads.
+// as payloads; or when it lies on the heap: that is shared until it was copied into the pools.
 struct Outgoing {
   absl::Span<const std::byte> body;
   memory::RegionRef
       body_region;  // set when body lies in the pools; needed above the link's inline limit
   absl::Span<const OutgoingPayload> payloads;
   MetadataView metadata;
+  const std::shared_ptr<std::byte[]>* body_heap = nullptr;  // null: body lies elsewhere
 };
 
 // The payloads of one received message. Reference-counted; any thread may hold one.

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/message_lite.h"
 #include "rpc/base/limits.h"
+#include "rpc/memory/helpers.h"
+#include "rpc/memory/pool.h"
 #include "rpc/tensor/buffer_memory.h"
 #include "verbena/service.h"
 
@@ -23,6 +25,12 @@ std::byte* MessageWriter::Reserve(size_t bytes) {
   bytes_ = bytes;
   if (bytes <= kInlineBytes) return small_.data();
   beyond_ = true;
+  if (memory::OnReactor()) {
+    block_ = memory::TryAllocateBlock(bytes);
+    if (block_) return block_.data();
+    heap_.reset(new std::byte[bytes]);  // not zeroed
+    return heap_.get();
+  }
   absl::StatusOr<memory::Block> block = memory::AllocateBlock(bytes);
   if (!block.ok()) {
     status_ = std::move(block).status();
@@ -47,8 +55,10 @@ absl::Status MessageWriter::AddPayload(uint64_t ticket, const Buffer& buffer, co
   Kept kept{buffer, {}};
   const bool kernel_only = payload.region->fd() < 0 && payload.region->device().host_accessible();
   if (stage_foreign_ && kernel_only && buffer.bytes() < kStagedBytesMax) {
-    absl::StatusOr<memory::Block> staged = memory::AllocateBlock(buffer.bytes());
-    if (staged.ok()) {  // else the slower way works too
+    const bool now = memory::OnReactor();
+    absl::StatusOr<memory::Block> staged =
+        now ? memory::TryAllocateBlock(buffer.bytes()) : memory::AllocateBlock(buffer.bytes());
+    if (staged.ok() && *staged) {  // else the slower way works too
       std::memcpy(staged->data(), buffer.data(), buffer.bytes());
       payload.region = staged->region();
       payload.data = staged->data();
@@ -65,6 +75,9 @@ void MessageWriter::AddBeyond(session::Outgoing& out) const {
   if (block_) {
     out.body = {block_.data(), bytes_};
     out.body_region = block_.region();
+  } else if (heap_ != nullptr) {
+    out.body = {heap_.get(), bytes_};
+    out.body_heap = &heap_;
   }
   out.payloads = payloads_;
 }
@@ -72,6 +85,7 @@ void MessageWriter::AddBeyond(session::Outgoing& out) const {
 void MessageWriter::ResetBeyond() {
   beyond_ = false;
   if (block_) block_.Reset();
+  if (heap_ != nullptr) heap_.reset();
   if (!payloads_.empty()) payloads_.clear();
   if (!kept_.empty()) kept_.clear();
   if (!status_.ok()) status_ = absl::OkStatus();

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -35,8 +36,8 @@ class MessageWriter {
     bytes_max_ = bytes_max;
   }
 
-  // Room for the serialised message. Null: status() says why (RESOURCE_EXHAUSTED, naming the
-  // limit).
+  // Room for the serialised message. Never waits for memory on a reactor. Null: status() says why
+  // (RESOURCE_EXHAUSTED, naming the limit).
   std::byte* Reserve(size_t bytes);
   // Shares `buffer` until Reset(). `field` is for error texts.
   absl::Status AddPayload(uint64_t ticket, const Buffer& buffer, const char* field);
@@ -65,6 +66,7 @@ class MessageWriter {
   size_t bytes_ = 0;
   bool beyond_ = false;  // there is more than bytes_ in small_
   memory::Block block_;
+  std::shared_ptr<std::byte[]> heap_;  // where a reactor found no room; the session copies it
   absl::InlinedVector<session::OutgoingPayload, 2> payloads_;
   absl::InlinedVector<Kept, 2> kept_;
   uint64_t bytes_max_ = 0;
