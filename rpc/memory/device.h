@@ -86,6 +86,8 @@ class Device {
   // Takes the descriptor.
   virtual absl::StatusOr<Mapping> Import(Export from_peer) = 0;
   virtual void Release(const Mapping& mapping) = 0;
+  // Makes later copies from it faster, where that is known to be so.
+  virtual void Populate(const Mapping&) {}
   virtual absl::StatusOr<Extent> Allocate(size_t bytes) = 0;
   virtual void Free(const Extent& extent) = 0;
 

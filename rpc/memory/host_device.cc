@@ -98,9 +98,12 @@ absl::StatusOr<Mapping> HostMemory::Import(Export from_peer) {
   if (base == MAP_FAILED)
     return SystemError(absl::StrCat("mapping ", from_peer.bytes, " bytes of a peer"));
   madvise(base, from_peer.bytes, MADV_HUGEPAGE);
-  // Only speed is lost where the kernel cannot: pages then come at the first touch.
-  madvise(base, from_peer.bytes, MADV_POPULATE_READ);
   return Mapping{this, static_cast<std::byte*>(base), from_peer.bytes};
+}
+
+void HostMemory::Populate(const Mapping& mapping) {
+  // Only speed is lost where the kernel cannot: pages then come at the first touch.
+  madvise(mapping.base, mapping.bytes, MADV_POPULATE_READ);
 }
 
 void HostMemory::Release(const Mapping& mapping) { munmap(mapping.base, mapping.bytes); }

@@ -17,11 +17,13 @@ class HostMemory final : public Device {
   // kMemfd: of a slab (its descriptor is duplicated). kProcess: of anything; the peer reads it with
   // process_vm_readv.
   absl::StatusOr<Export> ExportTo(const Extent& extent, ExportWay way) override;
-  // kMemfd only, read-only, faulted in. FAILED_PRECONDITION: not sealed against shrinking, so the
+  // kMemfd only, read-only. FAILED_PRECONDITION: not sealed against shrinking, so the
   // peer could make a copy raise SIGBUS; OUT_OF_RANGE: the extent lies outside the descriptor's
   // file.
   absl::StatusOr<Mapping> Import(Export from_peer) override;
   void Release(const Mapping& mapping) override;
+  // Faults it in.
+  void Populate(const Mapping& mapping) override;
   // Anonymous pages. The pools are what to use instead.
   absl::StatusOr<Extent> Allocate(size_t bytes) override;
   void Free(const Extent& extent) override;

@@ -14,12 +14,7 @@ Inbox::Inbox() : bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   VERBENA_CHECK(bell_ >= 0, "eventfd: errno ", errno);
 }
 
-Inbox::~Inbox() {
-  close(bell_);
-  for (JobResult& result : results_) {
-    for (const Import& import : result.imports) import.mapping.device->Release(import.mapping);
-  }
-}
+Inbox::~Inbox() { close(bell_); }
 
 void Inbox::Push(JobResult result) {
   {

@@ -11,13 +11,14 @@
 namespace verbena::fabric::shm {
 
 struct JobResult {
-  enum class Kind : uint8_t { kExported, kImported };
+  enum class Kind : uint8_t { kExported, kImported, kWithdrawn };
   Kind kind = Kind::kExported;
   LinkId link = LinkId::kNone;
   uint64_t link_serial = 0;  // link numbers are used again, these are not
-  uint64_t buffer = 0;       // kExported
+  uint64_t buffer = 0;       // kExported, kWithdrawn
   absl::Status status;
   std::vector<Import> imports;
+  std::vector<uint64_t> withdrawn;  // kImported: by the peer
 };
 
 class Inbox {

@@ -14,7 +14,6 @@ namespace verbena::fabric::shm {
 
 Link::~Link() {
   if (peer_bell >= 0) close(peer_bell);
-  for (const Import& import : imports) import.mapping.device->Release(import.mapping);
 }
 
 absl::StatusOr<Offer> Link::Prepare(int bell_fd) {

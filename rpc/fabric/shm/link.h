@@ -57,7 +57,9 @@ struct Link {
   std::vector<uint64_t> exported;  // buffers that the peer has, sorted
   std::vector<PendingLease> pending_leases;
   std::vector<Import> imports;
-  bool importing = false;     // a job takes what the peer exported
+  bool importing = false;     // a job takes what came on the side channel
+  std::vector<Want> wants;    // what the next job shall map
+  bool side_news = false;     // something has come on the side channel
   uint32_t import_round = 0;  // of the job that runs or ran last
   uint32_t copies = 0;        // READs whose copy has begun
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/base/limits.h"
+#include "rpc/fabric/shm/withdrawals.h"
 
 namespace verbena::fabric::shm {
 namespace {
@@ -36,6 +37,7 @@ ShmFabric::ShmFabric(const ShmOptions& options)
   event.events = EPOLLIN;
   event.data.u64 = ~uint64_t{0};
   VERBENA_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, inbox_->bell(), &event) == 0);
+  HearOfWithdrawals(inbox_);
   traits_.name = "shm";
   traits_.segment_bytes = limits::kSegmentBytes;
   traits_.slot_bytes = kLineBytes;
@@ -122,7 +124,7 @@ void ShmFabric::Start(LinkId id) {
   }
   Link& link = *links_[index];
   epoll_event event{};
-  event.events = EPOLLRDHUP;
+  event.events = EPOLLIN | EPOLLRDHUP | EPOLLET;  // what has come is not read here
   event.data.u64 = static_cast<uint32_t>(id);
   if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, link.channel->fd(), &event) != 0) {
     // The peer's death is then not heard of here; whoever watches the stream socket still does.

@@ -135,7 +135,9 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   void Remove(Link& link);
 
   void OnTransferDone(ReadSlot slot, Error error) override;
-  void WantImports(Link& link) override;
+  void WantImport(Link& link, const Want& want) override;
+  void PostTake(Link& link);
+  void Withdraw(uint64_t buffer);
 
   const ShmOptions options_;
   Traits traits_;

@@ -1,5 +1,6 @@
 // Leases that this end owns, and READs of the peer's.
 #include <algorithm>
+#include <utility>
 
 #include "rpc/base/check.h"
 #include "rpc/fabric/shm/shm_fabric.h"
@@ -152,19 +153,36 @@ void ShmFabric::OnTransferDone(ReadSlot slot, Error error) {
   Push(event);
 }
 
-void ShmFabric::WantImports(Link& link) {
-  if (link.importing) return;
+void ShmFabric::WantImport(Link& link, const Want& want) {
+  link.wants.push_back(want);
+  if (!link.importing) PostTake(link);
+}
+
+void ShmFabric::PostTake(Link& link) {
   link.importing = true;
+  link.side_news = false;
   ++link.import_round;
   options_.post_setup([inbox = inbox_, channel = link.channel, host = options_.host, id = link.id,
-                       serial = link.serial] {
+                       serial = link.serial, wants = std::exchange(link.wants, {})] {
     JobResult result;
     result.kind = JobResult::Kind::kImported;
     result.link = id;
     result.link_serial = serial;
-    result.status = channel->TakeExports(*host, result.imports);
+    result.status = channel->Take(*host, wants, result.imports, result.withdrawn);
     inbox->Push(std::move(result));
   });
+}
+
+void ShmFabric::Withdraw(uint64_t buffer) {
+  for (const std::unique_ptr<Link>& link : links_) {
+    if (link == nullptr || link->closing) continue;
+    const auto it = std::lower_bound(link->exported.begin(), link->exported.end(), buffer);
+    if (it == link->exported.end() || *it != buffer) continue;
+    link->exported.erase(it);
+    options_.post_setup([channel = link->channel, buffer] {
+      channel->SendWithdrawal(buffer).IgnoreError();  // else it ends with the link
+    });
+  }
 }
 
 }  // namespace verbena::fabric::shm

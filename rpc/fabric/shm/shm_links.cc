@@ -9,6 +9,10 @@ namespace verbena::fabric::shm {
 
 void ShmFabric::TakeResults() {
   for (JobResult& result : inbox_->Take()) {
+    if (result.kind == JobResult::Kind::kWithdrawn) {
+      Withdraw(result.buffer);
+      continue;
+    }
     Link* link = Find(result.link);
     if (link == nullptr || link->serial != result.link_serial)
       continue;  // an export of a dead link
@@ -18,10 +22,17 @@ void ShmFabric::TakeResults() {
     }
     link->importing = false;
     link->imports.insert(link->imports.end(), result.imports.begin(), result.imports.end());
+    std::erase_if(link->imports, [&](const Import& import) {
+      return std::find(result.withdrawn.begin(), result.withdrawn.end(), import.buffer) !=
+             result.withdrawn.end();
+    });
     if (!result.status.ok()) {
       VERBENA_LOG(kWarning, "READs of what a peer exported are off: ", result.status.ToString());
     }
     transfers_.OnImports(*link);
+    if (result.status.ok() && !link->closing && (!link->wants.empty() || link->side_news)) {
+      PostTake(*link);
+    }
   }
 }
 

@@ -124,6 +124,11 @@ void ShmFabric::CheckHangups() {
     if (events[i].data.u64 == ~uint64_t{0}) continue;  // the bell
     Link* link = Find(static_cast<LinkId>(static_cast<uint32_t>(events[i].data.u64)));
     if (link == nullptr || link->hung_up) continue;
+    if ((events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0) {
+      link->side_news = true;
+      if (!link->importing && !link->closing) PostTake(*link);
+      continue;
+    }
     link->hung_up = true;
     epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, link->channel->fd(), nullptr);
     Heat(*link);

@@ -16,7 +16,8 @@
 namespace verbena::fabric::shm {
 namespace {
 
-constexpr uint32_t kMagic = 0x53425645;  // "EVBS"
+constexpr uint32_t kMagic = 0x53425645;            // "EVBS"
+constexpr uint32_t kWithdrawalMagic = 0x53425657;  // "WVBS"
 
 // On one host: the machine's own byte order.
 struct ExportMessage {
@@ -77,7 +78,9 @@ absl::Status Receive(int socket, ExportMessage& message, int& fd) {
       }
     }
   }
-  if (n != sizeof message || message.magic != kMagic || count != 1) {
+  const bool exports = message.magic == kMagic && count == 1;
+  const bool withdraws = message.magic == kWithdrawalMagic && count == 0;
+  if (n != sizeof message || (!exports && !withdraws)) {
     return absl::InvalidArgumentError(
         absl::StrCat("shm: an export of ", n, " bytes with ", count, " descriptors"));
   }
@@ -92,6 +95,7 @@ SideChannel::~SideChannel() {
     close(fd_);
   }
   if (peer_pidfd_ >= 0) close(peer_pidfd_);
+  for (const auto& [buffer, announced] : announced_) close(announced.what.fd);
 }
 
 absl::Status SideChannel::Adopt(int& socket) {
@@ -139,13 +143,15 @@ absl::Status SideChannel::Send(const void* message, size_t bytes, int fd) {
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  header.msg_control = room;
-  header.msg_controllen = sizeof room;
-  cmsghdr* c = CMSG_FIRSTHDR(&header);
-  c->cmsg_level = SOL_SOCKET;
-  c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(sizeof fd);
-  memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  if (fd >= 0) {
+    header.msg_control = room;
+    header.msg_controllen = sizeof room;
+    cmsghdr* c = CMSG_FIRSTHDR(&header);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  }
   // A peer that takes no exports shall not hold up the setup thread.
   const ssize_t n = sendmsg(fd_, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (n == static_cast<ssize_t>(bytes)) return absl::OkStatus();
@@ -153,42 +159,87 @@ absl::Status SideChannel::Send(const void* message, size_t bytes, int fd) {
       absl::StrCat("shm: export of a slab: ", n < 0 ? strerror(errno) : "cut short"));
 }
 
-absl::Status SideChannel::TakeExports(memory::Device& host, std::vector<Import>& imports) {
+absl::Status SideChannel::SendWithdrawal(uint64_t buffer) {
+  ExportMessage message;
+  message.magic = kWithdrawalMagic;
+  message.buffer = buffer;
+  return Send(&message, sizeof message, -1);
+}
+
+absl::Status SideChannel::Take(memory::Device& host, absl::Span<const Want> wants,
+                               std::vector<Import>& imports, std::vector<uint64_t>& withdrawn) {
+  absl::Status status = TakeMessages(host, withdrawn);
+  for (const Want& want : wants) {
+    ImportRef memory = want.mapped;
+    const auto it = announced_.find(want.buffer);
+    if (memory == nullptr && it != announced_.end()) {
+      auto mapped = ImportOnce(*it->second.device, it->second.what);
+      announced_.erase(it);
+      if (!mapped.ok()) {
+        status.Update(mapped.status());
+        continue;
+      }
+      memory = *std::move(mapped);
+      imports.push_back({want.buffer, memory});
+    }
+    if (memory != nullptr && want.populate) memory->Populate();
+  }
+  return status;
+}
+
+void SideChannel::Forget(uint64_t buffer) {
+  --exports_;
+  const auto it = announced_.find(buffer);
+  if (it == announced_.end()) return;
+  close(it->second.what.fd);
+  announced_.erase(it);
+}
+
+absl::Status SideChannel::Announce(const memory::Export& what, memory::Device* device) {
+  if (exports_ == kExportsMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("shm: the peer exports more than ", kExportsMax, " slabs"));
+  }
+  const auto size = CheckSealed(what.fd, F_SEAL_SHRINK);
+  if (!size.ok()) return size.status();
+  if (what.bytes == 0 || what.offset > *size || what.bytes > *size - what.offset ||
+      what.offset % 4096 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("shm: export of [", what.offset, ", +",
+                                                   what.bytes, ") of a memfd of ", *size));
+  }
+  if (!announced_.emplace(what.buffer_id, Announced{device, what}).second) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shm: buffer ", what.buffer_id, " exported twice"));
+  }
+  ++exports_;
+  return absl::OkStatus();
+}
+
+absl::Status SideChannel::TakeMessages(memory::Device& host, std::vector<uint64_t>& withdrawn) {
   while (true) {
     ExportMessage message;
     int fd = -1;
     absl::Status status = Receive(fd_, message, fd);
     if (absl::IsNotFound(status)) return absl::OkStatus();
-    if (status.ok() && ++taken_ > kExportsMax) {
-      status = absl::ResourceExhaustedError(
-          absl::StrCat("shm: the peer exports more than ", kExportsMax, " slabs"));
+    if (status.ok() && message.magic == kWithdrawalMagic) {
+      if (exports_ == 0) return absl::InvalidArgumentError("shm: a withdrawal of no export");
+      Forget(message.buffer);
+      withdrawn.push_back(message.buffer);
+      continue;
     }
     if (status.ok()) {
-      const auto size = CheckSealed(fd, F_SEAL_SHRINK);
-      status = size.status();
-      if (status.ok() && (message.bytes == 0 || message.offset > *size ||
-                          message.bytes > *size - message.offset || message.offset % 4096 != 0)) {
-        status = absl::InvalidArgumentError(absl::StrCat("shm: export of [", message.offset, ", +",
-                                                         message.bytes, ") of a memfd of ", *size));
-      }
+      const auto device = DeviceOf(message, host);
+      memory::Export from_peer;
+      from_peer.fd = fd;
+      from_peer.offset = message.offset;
+      from_peer.bytes = message.bytes;
+      from_peer.buffer_id = message.buffer;
+      status = device.ok() ? Announce(from_peer, *device) : device.status();
     }
     if (!status.ok()) {
       if (fd >= 0) close(fd);
       return status;
     }
-    memory::Export from_peer;
-    from_peer.fd = fd;
-    from_peer.offset = message.offset;
-    from_peer.bytes = message.bytes;
-    from_peer.buffer_id = message.buffer;
-    const auto device = DeviceOf(message, host);
-    if (!device.ok()) {
-      close(fd);
-      return device.status();
-    }
-    auto mapping = (*device)->Import(from_peer);
-    if (!mapping.ok()) return mapping.status();
-    imports.push_back({message.buffer, *mapping});
   }
 }
 

@@ -1,6 +1,7 @@
 #include "rpc/fabric/shm/transfers.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "rpc/base/check.h"
 
@@ -12,6 +13,9 @@ constexpr size_t kSmallBytes = 256 * 1024;
 // Copies begun at once. One more than one keeps the engine busy across the boundary; each adds its
 // time to how long a lane takes to break.
 constexpr uint32_t kBegunMax = 2;
+// From here on a READ has the whole slab faulted in first. Smaller ones fault what they need, so
+// that links that only prove themselves, or move little, hold no page tables for it.
+constexpr size_t kPopulateBytes = 64 * 1024;
 
 const Import* FindImport(const Link& link, uint64_t buffer) {
   for (const Import& import : link.imports) {
@@ -121,22 +125,15 @@ void Transfers::Begin(uint32_t index) {
   t.error = view.error;
   if (t.error != Error::kOk || t.bytes == 0) return Finish(index);
   if (view.buffer != 0) {
-    const Import* import = FindImport(link, view.buffer);
-    if (import == nullptr && !t.imported) {
-      // The owner sent the descriptor before it announced the lease; a job that starts from now on
-      // finds it.
-      t.state = State::kWaiting;
-      t.import_round = link.import_round + 1;
-      return owner_.WantImports(link);
-    }
-    const size_t mapped = import == nullptr ? 0 : import->mapping.bytes;
-    t.error = import == nullptr ? Error::kUnsupported : Error::kOutOfBounds;
+    if (!HasImport(t, view.buffer)) return;
+    const size_t mapped = t.import == nullptr ? 0 : t.import->mapping().bytes;
+    t.error = t.import == nullptr ? Error::kUnsupported : Error::kOutOfBounds;
     if (view.start > mapped || t.offset > mapped - view.start ||
         t.bytes > mapped - view.start - t.offset) {
       return Finish(index);
     }
     t.error = Error::kOk;
-    return BeginMapped(index, import->mapping, view.start + t.offset);
+    return BeginMapped(index, t.import->mapping(), view.start + t.offset);
   }
   const bool into_host = std::all_of(t.pieces.begin(), t.pieces.end(), [](const LocalPiece& p) {
     return p.device->host_accessible();
@@ -152,6 +149,21 @@ void Transfers::Begin(uint32_t index) {
   t.process.Begin(link.channel->peer_pid(), link.channel->peer_pidfd(), view.start + t.offset,
                   t.pieces);
   by_process_.push_back(index);
+}
+
+bool Transfers::HasImport(Transfer& t, uint64_t buffer) {
+  Link& link = *t.link;
+  const Import* const import = FindImport(link, buffer);
+  if (import != nullptr) t.import = import->memory;
+  const bool populate = t.bytes >= kPopulateBytes;
+  const bool ready = import != nullptr && (!populate || import->memory->populated());
+  if (ready || t.imported) return true;
+  // The owner sent the descriptor before it announced the lease; a job that starts from now on
+  // finds it.
+  t.state = State::kWaiting;
+  t.import_round = link.import_round + 1;
+  owner_.WantImport(link, {buffer, std::exchange(t.import, nullptr), populate});
+  return false;
 }
 
 void Transfers::BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset) {
@@ -191,6 +203,7 @@ void Transfers::Finish(uint32_t index) {
   }
   t.state = State::kFree;
   t.link = nullptr;
+  t.import.reset();
   free_.push_back(index);
   owner_.OnTransferDone(t.slot, t.error);
 }

@@ -21,10 +21,10 @@ namespace verbena::fabric::shm {
 
 class Transfers {
  public:
-  // Reports a READ's end; starts a job that takes what the peer of `link` exported.
+  // Reports a READ's end; has a job map, or fault in, what the peer of `link` exported.
   struct Owner {
     virtual void OnTransferDone(ReadSlot slot, Error error) = 0;
-    virtual void WantImports(Link& link) = 0;
+    virtual void WantImport(Link& link, const Want& want) = 0;
 
    protected:
     ~Owner() = default;
@@ -55,6 +55,7 @@ class Transfers {
     uint32_t import_round =
         0;                  // kWaiting: of the job that will have seen the export, if there is one
     bool imported = false;  // that job has ended
+    ImportRef import;       // kCopying: what it copies from
     ReadSlot slot;
     Link* link = nullptr;
     Lane lane;
@@ -73,6 +74,8 @@ class Transfers {
   // Begins the next queued ones while few are under way.
   bool BeginSome();
   void Begin(uint32_t index);
+  // False: it waits for memory that is not mapped, or not as it needs.
+  bool HasImport(Transfer& t, uint64_t buffer);
   void BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset);
   void Finish(uint32_t index);
   memory::CopyEngine& EngineFor(memory::Device& device);
