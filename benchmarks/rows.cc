@@ -127,7 +127,8 @@ void AddLargePayloads(std::vector<Row>& rows) {
                   Ours("tensor"));
     std::optional<Must> must;
     if (mib == 64) must = Must{0.9, 0.9};
-    row.peers = {Peer("raw", "bench_raw", "stream", must)};
+    row.peers = {Peer("raw", "bench_raw", "stream", must),
+                 Peer("raw, as much memory", "bench_raw", "stream_all")};
     rows.push_back(row);
   }
 }

@@ -46,6 +46,8 @@ class Poller {
   virtual void Disarm() = 0;
   virtual int fd() const = 0;
   virtual bool PeerOnThisCpu() const = 0;
+  // No peer owes an answer, and none may ask for anything: what arrives can wait for a millisecond.
+  virtual bool Quiet() const = 0;
   // Until when a peer is likely to do something without our doing: sleeping before would cost more
   // than spinning. 0 = nothing is known.
   virtual int64_t expects_until_ns() const = 0;

@@ -1,5 +1,7 @@
 // The tcp fabric against peers that keep to nothing.
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -9,6 +11,7 @@
 #include <cstring>
 
 #include "rpc/fabric/tcp/join_table.h"
+#include "rpc/fabric/tcp/sockets.h"
 #include "tests/fabric/tcp_peer.h"
 
 namespace verbena::contract {
@@ -241,6 +244,28 @@ TEST_CASE("a revocation does not wait for a reader that does not read", "[tcp][h
   }
   REQUIRE(ok > 0);
   REQUIRE(lost > 0);
+}
+
+TEST_CASE("connections within a host are not paced, others are as the system has it", "[tcp]") {
+  const auto control_of = [](int fd) {
+    char name[16] = {};
+    socklen_t bytes = sizeof name;
+    REQUIRE(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &bytes) == 0);
+    return std::string(name);
+  };
+  tcp::Address any;
+  auto& loopback = reinterpret_cast<sockaddr_in&>(any.storage);
+  loopback.sin_family = AF_INET;
+  loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  any.bytes = sizeof loopback;
+  int listener = tcp::ListenBeside(any).value();
+  int fd = tcp::StartConnect(tcp::LocalOf(listener).value()).value();
+  CHECK(control_of(fd) == "reno");
+  int unconnected = socket(AF_INET, SOCK_STREAM, 0);
+  const std::string before = control_of(unconnected);
+  tcp::UnpaceWithinHost(unconnected);
+  CHECK(control_of(unconnected) == before);
+  for (int* end : {&listener, &fd, &unconnected}) tcp::EndSocket(*end);
 }
 
 TEST_CASE("a token is good for one connection, and dies with its lane and link", "[tcp][hostile]") {

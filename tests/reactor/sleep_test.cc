@@ -179,4 +179,37 @@ TEST_CASE("work that a caller starts and leaves behind is done by the reactor's 
   reactor->RemovePoller(poller);
 }
 
+TEST_CASE("what nobody expects is noticed after many blocking calls over a descriptor that rings",
+          "[reactor][sleep]") {
+  auto reactor = Reactor::Create(Unpinned()).value();
+  FakePoller poller;
+  poller.always_rings = true;
+  poller.quiet = true;
+  std::atomic<uint32_t> done{0};
+  poller.on_message = [&] { Finish(*reactor, done); };
+  reactor->AddPoller(poller);
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < 50 * round; ++i) {
+      done.store(0);
+      FunctionWork begin([&] { poller.Ring(); });
+      reactor->PostSeat(begin);
+      reactor->DriveUntil(done);
+    }
+    // The calls stop, and something comes: at once, or when the thread has long been asleep.
+    if (round % 2 == 1) std::this_thread::sleep_for(milliseconds(5));
+    done.store(0);
+    poller.Ring();
+    for (int i = 0; i < 5000 && done.load() == 0; ++i) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    REQUIRE(done.load() == 1);
+  }
+  // And then nothing keeps the thread awake.
+  std::this_thread::sleep_for(milliseconds(50));
+  const double before_ms = CpuMilliseconds();
+  std::this_thread::sleep_for(milliseconds(200));
+  CHECK(CpuMilliseconds() - before_ms < 10);
+  reactor->RemovePoller(poller);
+}
+
 }  // namespace verbena::reactor

@@ -1,7 +1,8 @@
 // Raw sockets as a peer. Workloads: ping_pong (payload_bytes there and back), stream (a large
 // payload pulled from the server by 1 MiB sends into a 1 MiB buffer, both ends polled: 64 KiB
-// blocking sends reach little more than half of this), vm_readv (payload pulled out of the server's
-// memory by process_vm_readv).
+// blocking sends reach little more than half of this), stream_all (the same between memories as
+// large as the payload, as a tensor's are: the 1 MiB of stream stays in the caches), vm_readv
+// (payload pulled out of the server's memory by process_vm_readv).
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -26,16 +27,24 @@ void AnswerPings(int fd, size_t bytes) {
   }
 }
 
-void StreamOnRequest(int fd, size_t bytes) {
-  const std::vector<char> source(kChunkBytes, 'x');
+// Sends `bytes` for each request, again and again out of `memory_bytes`.
+void StreamFrom(int fd, size_t bytes, size_t memory_bytes) {
+  const HugeMemory source(memory_bytes);
+  std::memset(source.data(), 'x', memory_bytes);
   char request = 0;
   while (ReceiveOrSleep(fd, &request, 1)) {
     for (size_t left = bytes; left > 0;) {
       const size_t n = std::min(left, kChunkBytes);
-      if (!SendSpinning(fd, source.data(), n)) return;
+      const size_t at = (bytes - left) % memory_bytes;
+      if (!SendSpinning(fd, reinterpret_cast<const char*>(source.data()) + at, n)) return;
       left -= n;
     }
   }
+}
+
+void StreamOnRequest(int fd, size_t bytes) { StreamFrom(fd, bytes, kChunkBytes); }
+void StreamAllOnRequest(int fd, size_t bytes) {
+  StreamFrom(fd, bytes, std::max(bytes, kChunkBytes));
 }
 
 // Where the payload lies, for the reader.
@@ -58,10 +67,11 @@ absl::StatusOr<std::unique_ptr<Service>> StartService(const Params& params) {
   const auto listener = Listen(params, &address);
   if (!listener.ok()) return listener.status();
   const std::string workload = params.workload();
-  void (*serve)(int, size_t) = workload == "ping_pong"  ? AnswerPings
-                               : workload == "stream"   ? StreamOnRequest
-                               : workload == "vm_readv" ? ShowMemory
-                                                        : nullptr;
+  void (*serve)(int, size_t) = workload == "ping_pong"    ? AnswerPings
+                               : workload == "stream"     ? StreamOnRequest
+                               : workload == "stream_all" ? StreamAllOnRequest
+                               : workload == "vm_readv"   ? ShowMemory
+                                                          : nullptr;
   if (!serve) return absl::InvalidArgumentError("no raw workload called " + workload);
   std::thread([fd = *listener, serve, bytes = params.payload_bytes()] {
     const int connection = AcceptOne(fd);
@@ -94,7 +104,9 @@ class PingPong final : public Workload {
 
 class Stream final : public Workload {
  public:
-  Stream(int fd, size_t bytes) : fd_(fd), bytes_(bytes), buffer_(kChunkBytes) {}
+  // Into `memory_bytes`, again and again.
+  Stream(int fd, size_t bytes, size_t memory_bytes)
+      : fd_(fd), bytes_(bytes), memory_(memory_bytes) {}
   absl::Status Run(Window& window) override {
     int ahead = 0;
     const char request = 1;
@@ -102,7 +114,8 @@ class Stream final : public Workload {
     for (; ahead > 0; --ahead) {
       for (size_t left = bytes_; left > 0;) {
         const size_t n = std::min(left, kChunkBytes);
-        if (!ReceiveSpinning(fd_, buffer_.data(), n)) return Closed();
+        const size_t at = (bytes_ - left) % memory_.bytes();
+        if (!ReceiveSpinning(fd_, reinterpret_cast<char*>(memory_.data()) + at, n)) return Closed();
         left -= n;
       }
       window.AddOperations(1);
@@ -115,7 +128,7 @@ class Stream final : public Workload {
  private:
   int fd_;
   size_t bytes_;
-  std::vector<char> buffer_;
+  HugeMemory memory_;
 };
 
 class VmReadv final : public Workload {
@@ -146,7 +159,11 @@ absl::StatusOr<std::unique_ptr<Workload>> StartWorkload(const Params& params) {
   const auto fd = ConnectTo(params);
   if (!fd.ok()) return fd.status();
   const std::string workload = params.workload();
-  if (workload == "stream") return std::make_unique<Stream>(*fd, params.payload_bytes());
+  const size_t bytes = params.payload_bytes();
+  if (workload == "stream") return std::make_unique<Stream>(*fd, bytes, kChunkBytes);
+  if (workload == "stream_all") {
+    return std::make_unique<Stream>(*fd, bytes, std::max(bytes, kChunkBytes));
+  }
   if (workload == "ping_pong") return std::make_unique<PingPong>(*fd, params.payload_bytes());
   Location location{};
   if (!ReceiveSpinning(*fd, reinterpret_cast<char*>(&location), sizeof(location))) return Closed();

@@ -28,6 +28,7 @@ bool JoinTable::Join(const Token& token, int fd) {
     return false;
   }
   PrepareSocket(fd);
+  UnpaceWithinHost(fd);
   waiting.news.fd = fd;
   waiting.inbox->Post(waiting.news);
   return true;

@@ -19,6 +19,9 @@ struct Address {
 // for 30 s is gone.
 void PrepareSocket(int fd);
 
+// Once it is connected or connecting: where both ends have one address, its bytes are not paced.
+void UnpaceWithinHost(int fd);
+
 // UNAVAILABLE: the socket is not connected.
 absl::StatusOr<Address> PeerOf(int fd);
 absl::StatusOr<Address> LocalOf(int fd);

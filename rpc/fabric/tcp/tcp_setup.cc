@@ -80,6 +80,7 @@ absl::Status TcpFabric::Complete(LinkId id, Offer peer, Sockets& sockets) {
     return status;
   }
   PrepareSocket(sockets.stream);
+  UnpaceWithinHost(sockets.stream);
   SizeBuffers(sockets.stream);
   const std::lock_guard lock(setup_mutex_);
   const auto it = setups_.find(id);
