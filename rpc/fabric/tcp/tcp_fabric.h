@@ -172,7 +172,8 @@ class TcpFabric final : public Fabric {
   std::vector<Event> events_, delivering_;
   uint64_t ticks_ = 0;
   uint32_t busy_ticks_ = 0;  // counts down since frames last came
-  bool scan_ = false;        // epoll has something
+  bool scan_ = false;        // epoll may have something
+  int64_t armed_ns_ = 0;     // when it was armed last
 };
 
 }  // namespace verbena::fabric::tcp

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
+#include "rpc/base/clock.h"
 #include "rpc/fabric/tcp/socket_name.h"
 #include "rpc/fabric/tcp/tcp_fabric.h"
 
@@ -16,6 +17,9 @@ namespace {
 // With more active links than these, epoll is asked each tick instead of each socket: a receive
 // that finds nothing costs about as much as epoll_wait.
 constexpr size_t kDirectLinksMax = 6;
+// Armed for less, and nobody has slept: a blocking caller arms at the end of each call. What came
+// on sockets that are not polled directly is found by the next scan in turn.
+constexpr int64_t kSleptNs = 20'000;
 // Ticks between two looks at the sockets that are not read directly. Lower costs the direct ones
 // system calls; higher, and the first bytes on a resting socket wait for longer.
 constexpr uint64_t kTicksPerScan = 16;
@@ -293,9 +297,10 @@ bool TcpFabric::Arm() {
     if (end->ready()) return true;
     if (end->blocked() && !end->out_armed) ArmOut(*end);
   }
+  armed_ns_ = SteadyNs();
   return false;  // what has arrived since the last poll is ringing: the descriptor stays readable
 }
 
-void TcpFabric::Disarm() { scan_ = true; }
+void TcpFabric::Disarm() { scan_ |= SteadyNs() - armed_ns_ >= kSleptNs; }
 
 }  // namespace verbena::fabric::tcp
