@@ -136,11 +136,17 @@ class Fabric {
   // Gives a buffer back unsent.
   virtual void Discard(LinkId link, const OutFrame& frame) = 0;
 
-  // Makes [data, data + bytes) of `region` readable for that link's peer over `lane`, until Revoke.
-  // The session keeps the region alive until OnRevoked (or OnLeased with an error).
+  // Makes [data, data + bytes) of `region` readable for that link's peer over `lane`, until Revoke
+  // or Release. The session keeps the region alive until OnRevoked (or OnLeased with an error).
   virtual void Lease(LeaseSlot slot, LinkId link, Lane lane, const memory::RegionRef& region,
                      const std::byte* data, size_t bytes) = 0;
+  // Takes a lease back by force, whatever its reader does. It may cost the lane: always where
+  // traits().revocation is kLane, and on some devices when a READ is under way.
   virtual void Revoke(LeaseSlot slot) = 0;
+  // Ends a lease that its reader has let go of, or was never told of; OnRevoked answers. It never
+  // costs the lane. Where only the lane's end could take the key back (kLane), a reader that lied
+  // keeps it until then.
+  virtual void Release(LeaseSlot slot) { Revoke(slot); }
 
   // READs [offset, offset + total of pieces) of the peer's lease into `pieces`, at most
   // traits().read_chunk_bytes. `pieces` are copied before this returns.
