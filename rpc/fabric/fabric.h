@@ -12,8 +12,11 @@
 //  - Every Read gives exactly one OnReadDone; its destination is untouched afterwards. Every Lease
 //  gives exactly one
 //    OnLeased, every Revoke exactly one OnRevoked: from then on no byte of it is deliverable.
-//  - BreakLane and Close answer for all READs of the lane or link first; OnLinkDown is the last
-//  event of a link.
+//  - BreakLane and Close answer for all READs of the lane or link first. With OnLaneDown its keys are
+//  void; its leases are still the session's to end, which costs the successor nothing. OnLinkDown is
+//  the last event of a link: its leases have ended, asked for or not.
+//  - A fabric need not see that a peer's process died: the session does, by the stream's end, and
+//  calls Close.
 //  - The peer's bytes are untrusted: a violation brings the link down with a Status that names
 //  value and limit.
 #include <array>
@@ -38,7 +41,8 @@ struct Traits {
   uint32_t segment_bytes = 0;  // the largest frame
   uint32_t slot_bytes =
       0;  // a frame of n bytes takes ceil(n / slot_bytes) slots of the receiver's window
-  uint32_t window_slots = 0;  // the receive window per link and direction
+  uint32_t window_slots = 0;  // the receive window per link and direction; like slot_bytes the same
+                              // in every process that speaks this version
   uint32_t publish_bytes =
       0;  // hand over an open frame once it holds so much, so that both sides stay busy
   uint32_t read_chunk_bytes = 0;  // the largest Read; a chunk is atomic with respect to revocation
@@ -82,6 +86,8 @@ struct OutFrame {
   uint32_t token = 0;  // the fabric's
 };
 
+// Any memory of `device`, known to the domain or not: what a region registered with it covers is
+// found by address, the rest the fabric registers or stages for this READ.
 struct LocalPiece {
   memory::Device* device = nullptr;
   std::byte* data = nullptr;
@@ -107,6 +113,7 @@ class EventSink {
 
 class Fabric {
  public:
+  // May block; not on the setup thread. Links that are up end as by Close, without events.
   virtual ~Fabric() = default;
   virtual const Traits& traits() const = 0;
 
@@ -119,7 +126,8 @@ class Fabric {
   // Between Complete and Start: which ways of READ were proved, and which are off with their
   // reason; for people.
   virtual std::string ReadWays(LinkId) const { return {}; }
-  // [S] A bulk lane, where traits().prepares_lanes. The owner's end prepares first.
+  // [S] A bulk lane, where traits().prepares_lanes. The owner's end prepares first. A successor may
+  // be prepared while its predecessor is still on its way down.
   virtual absl::StatusOr<Offer> PrepareLane(LinkId link, Lane lane) = 0;
   virtual absl::Status CompleteLane(LinkId link, Lane lane, Offer peer) = 0;
 

@@ -65,28 +65,32 @@ void LeaseGroup::Ask(int64_t now_ns, int64_t grace_ns) {
   link_.DueAt(force_due_ns_);
 }
 
-void LeaseGroup::End() {
+void LeaseGroup::EndAll(bool by_force) {
   if (!started_ || ending_) return;
   ending_ = true;
   for (const LeaseSlot slot : slots_) {
     Lease* const lease = Find(slot);
-    if (lease != nullptr) EndLease(slot, *lease);
+    if (lease != nullptr) EndLease(slot, *lease, by_force);
   }
 }
 
 void LeaseGroup::EndOne(LeaseSlot slot) {
   Lease* const lease = Find(slot);
-  if (lease != nullptr && lease->group == this) EndLease(slot, *lease);
+  if (lease != nullptr && lease->group == this) EndLease(slot, *lease, false);
 }
 
-void LeaseGroup::EndLease(LeaseSlot slot, Lease& lease) {
+void LeaseGroup::EndLease(LeaseSlot slot, Lease& lease, bool by_force) {
   if (lease.ending) return;
   lease.ending = true;
   if (lease.state == LeaseState::kIdle) {
     Finish(slot, lease);
   } else if (lease.state == LeaseState::kLive && link_.up()) {  // else at the link's end
     lease.state = LeaseState::kRevoking;
-    link_.fabric().Revoke(slot);
+    if (by_force) {
+      link_.fabric().Revoke(slot);
+    } else {
+      link_.fabric().Release(slot);
+    }
   }  // kLeasing, kRevoking: at its event
 }
 
@@ -117,7 +121,7 @@ void LeaseGroup::OnLeased(LeaseSlot slot, Error error, const fabric::RemoteKey& 
     // The peer may wait for new keys.
     if (announced_) link_.SendLeaseRecord(wire::RecordType::kRecall, slot.word(), true);
     Finish(slot, lease);
-    End();
+    EndAll(announced_);
     return;
   }
   lease.state = LeaseState::kLive;
@@ -127,7 +131,7 @@ void LeaseGroup::OnLeased(LeaseSlot slot, Error error, const fabric::RemoteKey& 
   if (lease.ending || !lane_is_there) {
     if (!link_.up()) return;
     lease.state = LeaseState::kRevoking;
-    link_.fabric().Revoke(slot);
+    link_.fabric().Release(slot);  // nobody was told of this key
     return;
   }
   --pending_;
@@ -198,7 +202,7 @@ void LeaseGroup::Expire(int64_t now_ns) {
   if (force_due_ns_ != 0 && !ending_) {
     if (now_ns - force_due_ns_ >= 0) {
       link_.engine_impl().CountForced(live_);
-      End();
+      EndAll(true);
     } else {
       link_.DueAt(force_due_ns_);
     }

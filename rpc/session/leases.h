@@ -71,7 +71,7 @@ class LeaseGroup : public ListNode<LeaseGroup> {
   // The peer was asked to stop reading: after `grace` the group ends by force.
   void Ask(int64_t now_ns, int64_t grace_ns);
   // Ends all that is left: the peer is done with it, or never knew of it.
-  void End();
+  void End() { EndAll(false); }
   void EndOne(LeaseSlot slot);
   // 0 = none; then RECALL, then force.
   void SetAgeMax(int64_t due_ns);
@@ -93,7 +93,8 @@ class LeaseGroup : public ListNode<LeaseGroup> {
  private:
   Lease* Find(LeaseSlot slot) const;
   void Post(LeaseSlot slot, Lease& lease);
-  void EndLease(LeaseSlot slot, Lease& lease);
+  void EndAll(bool by_force);
+  void EndLease(LeaseSlot slot, Lease& lease, bool by_force);
   void Finish(LeaseSlot slot, Lease& lease);
   void SendKey(LeaseSlot slot, const Lease& lease);
 

@@ -10,6 +10,10 @@ constexpr LinkId kLink{5};
 constexpr Lane kReader{0, LaneRole::kReader, 1};
 constexpr Lane kOwner{0, LaneRole::kOwner, 1};
 
+bool ByLane(const fabric::Fabric& fabric) {
+  return fabric.traits().revocation == fabric::Revocation::kLane;
+}
+
 // The server owns, the client reads.
 struct Fixture {
   explicit Fixture(const Subject& subject) : pair(subject) {
@@ -36,11 +40,26 @@ struct Fixture {
     REQUIRE(answers.size() == 1);
     return answers[0];
   }
-  void Revoked(LeaseSlot slot) {
-    pair.server().Revoke(slot);
+  void Ended(LeaseSlot slot, bool by_force) {
+    if (by_force) {
+      pair.server().Revoke(slot);
+    } else {
+      pair.server().Release(slot);
+    }
     REQUIRE(pair.Until([&] { return pair.server_events.revoked[slot.word()] > 0; }));
     pair.Settle(std::chrono::milliseconds(1));
     REQUIRE(pair.server_events.revoked[slot.word()] == 1);
+  }
+  void Revoked(LeaseSlot slot) { Ended(slot, true); }
+  void BreakBothEnds(uint32_t generation) {
+    pair.server().BreakLane(kLink, {0, LaneRole::kOwner, generation});
+    pair.client().BreakLane(kLink, {0, LaneRole::kReader, generation});
+  }
+  bool LanesDown(size_t times) {
+    return pair.Until([&] {
+      return pair.server_events.lanes_down[kLink].size() == times &&
+             pair.client_events.lanes_down[kLink].size() == times;
+    });
   }
 
   Pair pair;
@@ -111,13 +130,34 @@ TEST_CASE("a slot that is leased again after revocation has another key", "[cont
   Fixture f(subject);
   const memory::RegionRef region = MakeSlab(1 << 16);
   const fabric::RemoteKey old = f.Lease({1, 1}, region, 0, 4096);
-  f.Revoked({1, 1});
+  f.Ended({1, 1}, !ByLane(f.pair.server()));
   const fabric::RemoteKey now = f.Lease({1, 2}, region, 0, 4096);
-  REQUIRE(old.words != now.words);
   f.Read({2, 1}, now, 0, 64);
   REQUIRE(f.Done({2, 1}) == Error::kOk);
+  if (ByLane(f.pair.server())) return;  // the key is the region's
+  REQUIRE(old.words != now.words);
   f.Read({1, 1}, old, 0, 64);
   REQUIRE(f.Done({1, 1}) != Error::kOk);
+}
+
+TEST_CASE("leases that their reader let go of end, and cost no lane", "[contract][lease]") {
+  VERBENA_CONTRACT_SUBJECT(subject);
+  Fixture f(subject);
+  const memory::RegionRef region = MakeSlab(1 << 16);
+  Fill(region->base(), region->bytes(), 1);
+  fabric::RemoteKey last;
+  for (uint32_t i = 1; i <= 20; ++i) {
+    last = f.Lease({1, i}, region, i * 64, 4096);
+    f.Read({1, i}, last, 0, 64);
+    REQUIRE(f.Done({1, i}) == Error::kOk);
+    REQUIRE(std::equal(f.destination.data(), f.destination.data() + 64, region->base() + i * 64));
+    f.Ended({1, i}, false);
+  }
+  REQUIRE(f.pair.server_events.lanes_down[kLink].empty());
+  REQUIRE(f.pair.client_events.lanes_down[kLink].empty());
+  if (ByLane(f.pair.server())) return;  // only the lane's end takes the key back
+  f.Read({2, 1}, last, 0, 64);
+  REQUIRE(f.Done({2, 1}) != Error::kOk);
 }
 
 TEST_CASE("READs outside the lease and with made-up keys are refused", "[contract][lease]") {
@@ -284,6 +324,65 @@ TEST_CASE("BreakLane answers every READ of the lane before it says that the lane
   REQUIRE(f.Done({20, 1}) == Error::kOk);
   f.Read({21, 1}, key, 0, 64, near);
   REQUIRE(f.Done({21, 1}) != Error::kOk);
+}
+
+TEST_CASE("a lane's successor is set up while the lane is still on its way down",
+          "[contract][lane]") {
+  VERBENA_CONTRACT_SUBJECT(subject);
+  Fixture f(subject);
+  if (!f.pair.client().traits().prepares_lanes) return;
+  const memory::RegionRef region = MakeSlab(1 << 16);
+  Fill(region->base(), region->bytes(), 3);
+  f.Lease({1, 1}, region, 0, 1 << 16);
+  f.BreakBothEnds(1);
+  f.pair.OpenLane(kLink, 0, f.pair.client(), 2);
+  const Lane near{0, LaneRole::kReader, 2}, far{0, LaneRole::kOwner, 2};
+  const fabric::RemoteKey key =
+      LeaseNow(f.pair, f.pair.server(), f.pair.server_events, {2, 1}, kLink, far, region, 64, 4096);
+  REQUIRE(f.LanesDown(1));
+  // A lease of the lane that is down ends, by force or not, and the successor lives.
+  f.Revoked({1, 1});
+  f.Read({1, 1}, key, 0, 4096, near);
+  REQUIRE(f.Done({1, 1}) == Error::kOk);
+  REQUIRE(std::equal(f.destination.data(), f.destination.data() + 4096, region->base() + 64));
+  REQUIRE(f.LanesDown(1));
+}
+
+TEST_CASE("leases under way when their lane breaks are answered once, and so are their ends",
+          "[contract][lane]") {
+  VERBENA_CONTRACT_SUBJECT(subject);
+  Fixture f(subject);
+  if (!f.pair.client().traits().prepares_lanes) return;
+  const memory::RegionRef region = MakeSlab(1 << 16);
+  f.Lease({0, 1}, region, 0, 4096);
+  const auto lease = [&](uint32_t slot) {
+    f.pair.server().Lease({slot, 1}, kLink, kOwner, region, region->base() + slot * 64, 4096);
+  };
+  for (uint32_t slot = 1; slot <= 6; ++slot) lease(slot);
+  f.pair.server().Revoke({0, 1});  // under way too
+  f.pair.server().Release({1, 1});
+  f.BreakBothEnds(1);
+  lease(7);
+  REQUIRE(f.LanesDown(1));
+  f.pair.Settle();
+  Recorder& events = f.pair.server_events;
+  for (uint32_t slot = 1; slot <= 7; ++slot) {
+    const std::vector<Recorder::Leased>& leased = events.leased[LeaseSlot{slot, 1}.word()];
+    REQUIRE(leased.size() == 1);
+    REQUIRE((leased[0].error == Error::kOk || leased[0].error == Error::kLaneDown));
+    if (slot != 1 && leased[0].error == Error::kOk) f.Revoked({slot, 1});
+  }
+  REQUIRE(events.leased[LeaseSlot{7, 1}.word()][0].error == Error::kLaneDown);
+  REQUIRE(events.revoked[LeaseSlot{0, 1}.word()] == 1);
+  REQUIRE(events.revoked[LeaseSlot{1, 1}.word()] == 1);
+  // None of it touches the next lane.
+  f.pair.OpenLane(kLink, 0, f.pair.client(), 2);
+  const Lane near{0, LaneRole::kReader, 2}, far{0, LaneRole::kOwner, 2};
+  const fabric::RemoteKey key =
+      LeaseNow(f.pair, f.pair.server(), events, {1, 2}, kLink, far, region, 0, 4096);
+  f.Read({1, 1}, key, 0, 64, near);
+  REQUIRE(f.Done({1, 1}) == Error::kOk);
+  REQUIRE(f.LanesDown(1));
 }
 
 }  // namespace

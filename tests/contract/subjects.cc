@@ -65,6 +65,10 @@ std::vector<Subject> MakeSubjects() {
   options.prepares_lanes = false;
   options.seed = 2;
   subjects.push_back(Sim("sim without lanes", options));
+  options.prepares_lanes = true;
+  options.revocation = fabric::Revocation::kLane;
+  options.seed = 3;
+  subjects.push_back(Sim("sim by lane", options));
   subjects.push_back(Shm());
   subjects.push_back(Tcp());
   return subjects;

@@ -244,11 +244,12 @@ void Endpoint::Lease(LeaseSlot slot, LinkId link, Lane lane, const memory::Regio
   state_->Post(*port, std::move(leased), state_->now_ns + state_->Delay(), true);
 }
 
-void Endpoint::Revoke(LeaseSlot slot) {
+void Endpoint::EndLease(LeaseSlot slot, bool by_force) {
   const std::lock_guard lock(state_->mutex);
   Event revoked;
   revoked.kind = Event::Kind::kRevoked;
   revoked.lease = slot;
+  revoked.by_force = by_force;
   const auto it = lease_ports_.find(slot.word());
   Port* port = it == lease_ports_.end() ? nullptr : state_->FindPort(it->second);
   if (port == nullptr) {  // its link is gone, and the lease with it
@@ -355,7 +356,7 @@ bool Endpoint::Apply(Port& port, Event& event) {
       if (live) state_->leases.erase(lease);
       port.leases.erase(it);
       lease_ports_.erase(event.lease.word());
-      if (live && state_->options.revocation == Revocation::kLane) {
+      if (live && event.by_force && state_->options.revocation == Revocation::kLane) {
         state_->BreakLane(port, lane, Error::kLaneDown);
       }
       return true;

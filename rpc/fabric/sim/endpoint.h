@@ -25,7 +25,8 @@ class Endpoint final : public Fabric {
   void Discard(LinkId link, const OutFrame& frame) override;
   void Lease(LeaseSlot slot, LinkId link, Lane lane, const memory::RegionRef& region,
              const std::byte* data, size_t bytes) override;
-  void Revoke(LeaseSlot slot) override;
+  void Revoke(LeaseSlot slot) override { EndLease(slot, true); }
+  void Release(LeaseSlot slot) override { EndLease(slot, false); }
   void Read(ReadSlot slot, LinkId link, Lane lane, const RemoteKey& key, uint64_t offset,
             absl::Span<const LocalPiece> pieces) override;
   void BreakLane(LinkId link, Lane lane) override;
@@ -45,6 +46,7 @@ class Endpoint final : public Fabric {
 
  private:
   friend class Network;
+  void EndLease(LeaseSlot slot, bool by_force);
   bool Next(Event& event);
   // Whether the sink shall hear of it.
   bool Apply(Port& port, Event& event);

@@ -37,6 +37,7 @@ struct Event {
   LeaseSlot lease;
   ReadSlot read;
   Error error = Error::kOk;
+  bool by_force = false;  // kRevoked
   RemoteKey key;
   absl::Status status;
   std::vector<std::byte> frame;
