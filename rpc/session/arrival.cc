@@ -120,6 +120,9 @@ void Arrival::OnDone(const absl::Status& status) {
   if (step_ == Step::kHead) {
     ReleaseOne(head_entry_.lease);
     next = DecodeFrom({head_.data(), head_entry_.bytes});
+    for (const auto& [lease, kept] : std::exchange(kept_keys_, {})) {
+      TakeKeys(kept.keys, kept.generation);
+    }
     if (next.ok()) next = BeginBody();
     if (next.ok()) return;
   } else if (view_.body_leased) {
@@ -183,14 +186,18 @@ bool Arrival::Owns(uint64_t lease) const {
   return false;
 }
 
-void Arrival::TakeKey(uint64_t lease, const wire::Key& key, uint32_t generation) {
-  const auto take = [&](wire::PayloadEntry& payload) {
-    if (payload.lease != lease || payload.pieces.size() != 1) return;
-    payload.keys[0] = key;
-    payload.key_generation = generation & wire::kKeyGenerationMask;
-  };
-  take(head_entry_);
-  for (wire::PayloadEntry& payload : view_.table) take(payload);
+bool Arrival::TakeKeys(absl::Span<const wire::LeaseKey> keys, uint32_t generation) {
+  bool mine = session::TakeKeys(head_entry_, keys, generation);
+  for (wire::PayloadEntry& payload : view_.table) {
+    mine |= session::TakeKeys(payload, keys, generation);
+  }
+  return mine;
+}
+
+void Arrival::KeepKeys(absl::Span<const wire::LeaseKey> keys, uint32_t generation) {
+  const bool fits = kept_keys_.size() < limits::kPayloadsMax && keys.size() <= limits::kPiecesMax;
+  if (step_ != Step::kHead || !fits) return;
+  kept_keys_[keys[0].lease] = KeptKeys{generation, {keys.begin(), keys.end()}};
 }
 
 }  // namespace verbena::session

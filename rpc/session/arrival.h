@@ -2,13 +2,16 @@
 // A message on its way in whose head or body must be READ first: owns a copy of its record, the
 // memory it is READ into, and the READ. Its owner hears of the end once, from the engine's poll.
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "rpc/memory/region.h"
 #include "rpc/session/growing.h"
 #include "rpc/session/session.h"
 #include "rpc/session/transfers.h"
+#include "rpc/wire/control.h"
 #include "rpc/wire/message.h"
 
 namespace verbena::session {
@@ -50,7 +53,10 @@ class Arrival final : public Fetch {
   wire::PayloadTable TakeTable();
   // Some lease of the message, for a RELEASE of all; 0 = none.
   uint64_t AnyLease() const;
-  void TakeKey(uint64_t lease, const wire::Key& key, uint32_t generation);
+  // Keys for a rebuilt lane. Whether their lease is one of these.
+  bool TakeKeys(absl::Span<const wire::LeaseKey> keys, uint32_t generation);
+  // Keys of a lease that nobody knows: it may be in the table that is being READ.
+  void KeepKeys(absl::Span<const wire::LeaseKey> keys, uint32_t generation);
   bool Owns(uint64_t lease) const;
 
   void OnDone(const absl::Status& status) override;
@@ -80,6 +86,11 @@ class Arrival final : public Fetch {
   absl::Status failure_;
   wire::PayloadEntry head_entry_;
   memory::Block head_;
+  struct KeptKeys {
+    uint32_t generation = 0;
+    std::vector<wire::LeaseKey> keys;
+  };
+  std::map<uint64_t, KeptKeys> kept_keys_;  // by lease
   memory::Block body_;
   wire::MessageView view_;
 };

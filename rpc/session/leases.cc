@@ -119,7 +119,7 @@ void LeaseGroup::OnLeased(LeaseSlot slot, Error error, const fabric::RemoteKey& 
     if (error_ == Error::kOk) error_ = error;
     lease.ending = true;
     // The peer may wait for new keys.
-    if (announced_) link_.SendLeaseRecord(wire::RecordType::kRecall, slot.word(), true);
+    if (announced_) SendRecall();
     Finish(slot, lease);
     EndAll(announced_);
     return;
@@ -150,6 +150,17 @@ void LeaseGroup::SendKey(LeaseSlot slot, const Lease& lease) {
   std::vector<std::byte> record(wire::LeaseKeysBytes(1));
   wire::WriteLeaseKeys(keys, record.data());
   link_.SendControl(record);
+}
+
+// While the peer READs a message's table it knows the lease of that alone, which is the last;
+// afterwards it knows the others.
+void LeaseGroup::SendRecall() {
+  int named = 0;
+  for (size_t i = slots_.size(); i-- > 0 && named < 2;) {
+    if (Find(slots_[i]) == nullptr) continue;
+    link_.SendLeaseRecord(wire::RecordType::kRecall, slots_[i].word(), true);
+    ++named;
+  }
 }
 
 void LeaseGroup::OnRevoked(LeaseSlot slot) {
@@ -214,7 +225,7 @@ void LeaseGroup::Expire(int64_t now_ns) {
     return;
   }
   age_due_ns_ = 0;
-  link_.SendLeaseRecord(wire::RecordType::kRecall, name(0), true);
+  SendRecall();
   Ask(now_ns, link_.engine_impl().revoke_grace_ns());
 }
 

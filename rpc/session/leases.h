@@ -97,6 +97,7 @@ class LeaseGroup : public ListNode<LeaseGroup> {
   void EndLease(LeaseSlot slot, Lease& lease, bool by_force);
   void Finish(LeaseSlot slot, Lease& lease);
   void SendKey(LeaseSlot slot, const Lease& lease);
+  void SendRecall();
 
   LinkImpl& link_;
   LeaseHolder& holder_;

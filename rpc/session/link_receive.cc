@@ -164,9 +164,16 @@ void LinkImpl::OnRecall(uint64_t lease) {
 absl::Status LinkImpl::OnLeaseKeys(absl::Span<const std::byte> record) {
   const absl::StatusOr<wire::LeaseKeys> keys = wire::ReadLeaseKeys(record);
   if (!keys.ok()) return keys.status();
-  for (const wire::LeaseKey& key : keys->keys) {
-    sets.ForEach([&](PayloadSetImpl& set) { set.TakeKey(key.lease, key.key, keys->generation); });
-    for (Arrival* arrival : arrivals) arrival->TakeKey(key.lease, key.key, keys->generation);
+  if (keys->lane != 0) return absl::OkStatus();  // no other is used here
+  const absl::Span<const wire::LeaseKey> all = keys->keys;
+  for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    while (end < all.size() && all[end].lease == all[begin].lease) ++end;
+    const absl::Span<const wire::LeaseKey> of_one = all.subspan(begin, end - begin);
+    bool known = false;
+    sets.ForEach([&](PayloadSetImpl& set) { known |= set.TakeKeys(of_one, keys->generation); });
+    for (Arrival* arrival : arrivals) known |= arrival->TakeKeys(of_one, keys->generation);
+    if (known) continue;
+    for (Arrival* arrival : arrivals) arrival->KeepKeys(of_one, keys->generation);
   }
   transfers_.Pump();
   return absl::OkStatus();

@@ -28,6 +28,17 @@ const absl::Status& Released() {
 
 }  // namespace
 
+bool TakeKeys(wire::PayloadEntry& entry, absl::Span<const wire::LeaseKey> keys,
+              uint32_t generation) {
+  if (entry.lease != keys[0].lease || entry.pieces.empty()) return false;
+  if (keys.size() != entry.pieces.size()) return true;  // not usable; its fetches wait
+  for (size_t piece = 0; piece < keys.size(); ++piece) {
+    entry.keys[piece * entry.lanes] = keys[piece].key;
+  }
+  entry.key_generation = generation & wire::kKeyGenerationMask;
+  return true;
+}
+
 bool EngineGate::RunInSeat(reactor::Work& work, EngineImpl** engine) {
   const bool open = (state_.fetch_add(1, std::memory_order_acquire) & kClosed) == 0;
   if (open) {
@@ -123,12 +134,10 @@ bool PayloadSetImpl::Owns(uint64_t lease) const {
   return false;
 }
 
-void PayloadSetImpl::TakeKey(uint64_t lease, const wire::Key& key, uint32_t generation) {
-  for (wire::PayloadEntry& entry : table_) {
-    if (entry.lease != lease || entry.pieces.size() != 1) continue;
-    entry.keys[0] = key;
-    entry.key_generation = generation & wire::kKeyGenerationMask;
-  }
+bool PayloadSetImpl::TakeKeys(absl::Span<const wire::LeaseKey> keys, uint32_t generation) {
+  bool mine = false;
+  for (wire::PayloadEntry& entry : table_) mine |= session::TakeKeys(entry, keys, generation);
+  return mine;
 }
 
 void PayloadSetImpl::OnLinkGone() {

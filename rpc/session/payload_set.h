@@ -9,6 +9,7 @@
 #include "rpc/reactor/work.h"
 #include "rpc/session/intrusive_list.h"
 #include "rpc/session/session.h"
+#include "rpc/wire/control.h"
 #include "rpc/wire/payload_table.h"
 
 namespace verbena::session {
@@ -31,6 +32,10 @@ class EngineGate {
   EngineImpl* const engine_;        // until closed
   std::atomic<uint32_t> state_{0};  // threads in RunInSeat, and kClosed
 };
+
+// Keys for a rebuilt lane: one for each piece, all naming one lease. Whether that is `entry`'s.
+bool TakeKeys(wire::PayloadEntry& entry, absl::Span<const wire::LeaseKey> keys,
+              uint32_t generation);
 
 // Who must know when the last READ of a set is over.
 class SetWatcher {
@@ -64,8 +69,8 @@ class PayloadSetImpl final : public PayloadSet, public ListNode<PayloadSetImpl> 
   // sent if `tell`, and the watcher hears of it (possibly inline: look at idle() afterwards).
   void Stop(const absl::Status& why, bool tell);
   bool Owns(uint64_t lease) const;
-  // Keys for a rebuilt lane.
-  void TakeKey(uint64_t lease, const wire::Key& key, uint32_t generation);
+  // Keys for a rebuilt lane. Whether their lease is one of these.
+  bool TakeKeys(absl::Span<const wire::LeaseKey> keys, uint32_t generation);
   void OnTransferStarted() { ++transfers_; }
   void OnTransferEnded();
   void OnLinkGone();

@@ -350,6 +350,134 @@ TEST_CASE(
   held.served->payloads.reset();
 }
 
+TEST_CASE("where only its lane's end takes a lease back, calls that end in order break none",
+          "[session][lanes]") {
+  fabric::sim::NetworkOptions network = Network(true);
+  network.revocation = fabric::Revocation::kLane;
+  Pair pair(network);
+  REQUIRE(pair.Connect().ok());
+  const uint64_t broken = pair.network.statistics().lanes_broken;
+  for (uint64_t round = 0; round < 12; ++round) {
+    Held held(pair, 50'000, round);
+    memory::Block into = *memory::AllocateBlock(50'000);
+    TestFetch fetch;
+    Into(fetch, into, 0, 50'000);
+    pair.OnServer([&] { Link::StartFetch(*held.served->payloads, fetch); });
+    REQUIRE(pair.Run([&] { return fetch.done(); }));
+    CHECK(fetch.status.ok());
+    CHECK(std::memcmp(into.data(), held.block.data(), 50'000) == 0);
+    held.served->payloads.reset();
+    held.Answer();
+    REQUIRE(pair.Run([&] { return held.call.done(); }));
+  }
+  CHECK(pair.network.statistics().lanes_broken == broken);
+
+  // One that is not let go costs the lane; what else is leased goes on with its successor.
+  Held stuck(pair, 50'000), other(pair, 50'000, 5);
+  fabric::sim::Faults hold;
+  hold.hold_reads = true;
+  pair.network.SetFaults(hold);
+  memory::Block into = *memory::AllocateBlock(50'000), beside = *memory::AllocateBlock(50'000);
+  TestFetch lost, fetch;
+  Into(lost, into, 0, 50'000);
+  Into(fetch, beside, 0, 50'000);
+  pair.OnServer([&] {
+    Link::StartFetch(*stuck.served->payloads, lost);
+    Link::StartFetch(*other.served->payloads, fetch);
+  });
+  for (int i = 0; i < 50; ++i) pair.Tick();
+  pair.OnClient([&] { pair.owner.link->CancelCall(stuck.call, absl::CancelledError("enough")); });
+  const int64_t start_ns = pair.network.now_ns();
+  while (!stuck.call.done() && pair.network.now_ns() - start_ns < 20'000'000) pair.RunFor(100'000);
+  REQUIRE(stuck.call.done());
+  CHECK(pair.network.statistics().lanes_broken > broken);
+  pair.network.SetFaults({});
+  REQUIRE(pair.Run([&] { return lost.done() && fetch.done(); }, 60'000));
+  CHECK_FALSE(lost.status.ok());
+  CHECK(fetch.status.ok());
+  CHECK(std::memcmp(beside.data(), other.block.data(), 50'000) == 0);
+  for (Held* held : {&stuck, &other}) {
+    held->served->payloads.reset();
+    held->Answer();
+  }
+  REQUIRE(pair.Run([&] { return other.call.done() && stuck.served->ended == 1; }, 60'000));
+}
+
+TEST_CASE("a lane that breaks under a message whose table is READ costs it nothing",
+          "[session][lanes]") {
+  fabric::sim::NetworkOptions network = Network(true);
+  network.segment_bytes = 1'024;
+  Pair pair(network);
+  REQUIRE(pair.Connect().ok());
+  const bool break_owner = GENERATE(false, true);
+  fabric::sim::Faults hold;
+  hold.hold_reads = true;
+  pair.network.SetFaults(hold);
+  const std::string value(6'000, 'v');
+  const std::vector<std::pair<absl::string_view, absl::string_view>> metadata = {{"x", value}};
+  const memory::Block block = Pair::Pattern(50'000, 3);
+  const OutgoingPayload payload = PayloadOf(block, 42);
+  TestCall call("/test/Hold");
+  Outgoing request;
+  request.body = Bytes("held");
+  request.metadata = metadata;
+  request.payloads = {&payload, 1};
+  pair.OnClient([&] { pair.owner.link->StartCall(call, request); });
+  for (int i = 0; i < 200; ++i) pair.Tick();
+  REQUIRE(pair.sink.requests == 0);  // metadata and table are under way
+  if (break_owner) {
+    pair.network.BreakLane(*pair.client_fabric, pair.client_id, {0, LaneRole::kOwner, 1});
+  } else {
+    pair.network.BreakLane(*pair.server_fabric, pair.server_id, {0, LaneRole::kReader, 1});
+  }
+  for (int i = 0; i < 200; ++i) pair.Tick();
+  pair.network.SetFaults({});
+  REQUIRE(pair.Run([&] { return pair.sink.requests == 1; }));
+  // The table names keys of the lane that broke; new ones came before it did.
+  TestServed& served = pair.sink.served.back();
+  memory::Block into = *memory::AllocateBlock(50'000);
+  TestFetch fetch;
+  Into(fetch, into, 0, 50'000);
+  pair.OnServer([&] { Link::StartFetch(*served.payloads, fetch); });
+  REQUIRE(pair.Run([&] { return fetch.done(); }));
+  CHECK(fetch.status.ok());
+  CHECK(std::memcmp(into.data(), block.data(), 50'000) == 0);
+  served.payloads.reset();
+  pair.OnServer([&] { served.link->Reply(served, absl::OkStatus(), {}); });
+  REQUIRE(pair.Run([&] { return call.done(); }));
+}
+
+TEST_CASE("a reply whose table is READ when its leases cannot be made again ends its call",
+          "[session][lanes]") {
+  fabric::sim::NetworkOptions network = Network(true);
+  network.segment_bytes = 1'024;
+  Pair pair(network);
+  REQUIRE(pair.Connect().ok());
+  TestCall call("/test/Hold");
+  pair.OnClient([&] { pair.owner.link->StartCall(call, {}); });
+  REQUIRE(pair.Run([&] { return pair.sink.requests == 1; }));
+  TestServed& served = pair.sink.served.back();
+  fabric::sim::Faults faults;
+  faults.hold_reads = true;
+  pair.network.SetFaults(faults);
+  const std::string value(6'000, 'v');
+  const std::vector<std::pair<absl::string_view, absl::string_view>> metadata = {{"x", value}};
+  const memory::Block block = Pair::Pattern(50'000, 3);
+  const OutgoingPayload payload = PayloadOf(block, 42);
+  Outgoing reply;
+  reply.metadata = metadata;
+  reply.payloads = {&payload, 1};
+  pair.OnServer([&] { served.link->Reply(served, absl::OkStatus(), reply); });
+  for (int i = 0; i < 200; ++i) pair.Tick();
+  REQUIRE_FALSE(call.done());
+  faults.lease_refused = 1.0;
+  pair.network.SetFaults(faults);
+  pair.network.BreakLane(*pair.server_fabric, pair.server_id, {0, LaneRole::kOwner, 1});
+  REQUIRE(pair.Run([&] { return call.done(); }));
+  CHECK(call.status.code() == absl::StatusCode::kDataLoss);
+  REQUIRE(pair.Run([&] { return served.ended == 1; }));
+}
+
 TEST_CASE("a reply's payloads live until the client releases them", "[session][leases]") {
   Pair pair(Network(GENERATE(false, true)));
   REQUIRE(pair.Connect().ok());

@@ -302,6 +302,52 @@ TEST_CASE("a table that points outside of its lease fails the fetch", "[session]
   REQUIRE(rogue.Run([&] { return rogue.replies.size() == 1; }));
 }
 
+TEST_CASE("a payload of several pieces takes new keys, one for each", "[session][rogue]") {
+  Rogue rogue;
+  rogue.Prove();
+  // Another lease of the same bytes, so that the pieces have different keys.
+  const fabric::RemoteKey first = rogue.key;
+  rogue.leased = false;
+  rogue.pair.client_fabric->Lease({1, 1}, rogue.id, {0, LaneRole::kOwner, 0}, rogue.block.region(),
+                                  rogue.block.data() + 32, 32);
+  REQUIRE(rogue.Run([&] { return rogue.leased; }));
+  wire::PayloadEntry entry;
+  entry.ticket = 1;
+  entry.lease = rogue.lease.word();
+  entry.bytes = 64;
+  entry.lanes = 1;
+  entry.key_generation = 7;  // of a lane that is gone
+  entry.pieces = {{0, 32}, {0, 32}};
+  entry.keys.resize(2);
+  wire::MessageParts parts;
+  parts.table = {&entry, 1};
+  std::string content(wire::SectionsBytes(parts), '\0');
+  const uint8_t flags = wire::EncodeSections(parts, reinterpret_cast<std::byte*>(content.data()));
+  rogue.Send(Request(0, 1, content, flags));
+  REQUIRE(rogue.Run([&] { return rogue.pair.sink.requests == 1; }));
+  memory::Block into = *memory::AllocateBlock(64);
+  TestFetch fetch;
+  fetch.pieces.push_back({&memory::HostDevice(), into.data(), 64});
+  rogue.pair.OnServer([&] { Link::StartFetch(*rogue.pair.sink.served[0].payloads, fetch); });
+  const auto send_keys = [&](std::vector<wire::LeaseKey> list) {
+    wire::LeaseKeys keys;
+    keys.keys = std::move(list);
+    std::vector<std::byte> record(wire::LeaseKeysBytes(keys.keys.size()));
+    wire::WriteLeaseKeys(keys, record.data());
+    rogue.Send(record);
+  };
+  // One key for two pieces, and keys of a lease that nobody knows. Expect: they change nothing.
+  send_keys({{entry.lease, first.words}, {99, first.words}, {99, first.words}});
+  rogue.Run([] { return false; });
+  REQUIRE_FALSE(fetch.done());
+  send_keys({{98, first.words}, {entry.lease, first.words}, {entry.lease, rogue.key.words}});
+  REQUIRE(rogue.Run([&] { return fetch.done(); }));
+  CHECK(fetch.status.ok());
+  CHECK(std::memcmp(into.data(), rogue.block.data(), 64) == 0);
+  rogue.AnswerAll();
+  REQUIRE(rogue.Run([&] { return rogue.replies.size() == 1; }));
+}
+
 TEST_CASE("random frames never do more than close the link", "[session][rogue]") {
   const uint32_t seed = GENERATE(range(1u, 30u));
   INFO("seed " << seed);
