@@ -62,6 +62,7 @@ struct Subject {
       make;
   bool one_host = false;       // links need a side socket
   bool two_processes = false;  // its ends may be in different processes
+  bool one_thread = false;     // its ends may not be polled by different threads
 };
 // Defined by the binary: which fabrics it has.
 const std::vector<Subject>& Subjects();

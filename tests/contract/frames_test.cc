@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <set>
+#include <thread>
 
 #include "tests/contract/fabric_contract.h"
 
@@ -130,6 +131,34 @@ TEST_CASE("a sink may send from inside OnFrame", "[contract][frames]") {
     REQUIRE(pair.Until([&] { return pair.client_events.frames_of(kLink) == i; }));
     REQUIRE(FrameIs(pair.client_events.frames[kLink].back(), 8 + i, 7));
   }
+}
+
+// A real fabric's two ends may be reactors of one process. ThreadSanitizer says whether it sees the
+// order; tests of everything above rest on that.
+TEST_CASE("what happened before a frame was sent is seen by the thread that gets it",
+          "[contract][frames]") {
+  VERBENA_CONTRACT_SUBJECT(subject);
+  if (subject.one_thread) return;
+  Pair pair(subject);
+  pair.Connect(kLink);
+  constexpr int kTurns = 200;
+  int turns = 0;  // written by the end whose turn it is
+  // Each end answers a frame with a frame, in a thread of its own, until both have had their turns.
+  auto play = [&](fabric::Fabric& end, Recorder& events, int last) {
+    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    bool done = false;
+    events.on_frame = [&](LinkId, absl::Span<const std::byte>) {
+      done = ++turns >= last;
+      if (turns < kTurns) SendFrame(end, kLink, 64, 1);
+    };
+    while (!done && std::chrono::steady_clock::now() < late) end.Poll(events);
+    events.on_frame = nullptr;
+  };
+  REQUIRE(SendFrame(pair.client(), kLink, 64, 1));
+  std::thread server([&] { play(pair.server(), pair.server_events, kTurns - 1); });
+  play(pair.client(), pair.client_events, kTurns);
+  server.join();
+  REQUIRE(turns == kTurns);
 }
 
 TEST_CASE("AcquireFrame that failed is followed by OnSendable", "[contract][frames]") {

@@ -12,6 +12,7 @@ namespace {
 Subject Sim(const char* name, const fabric::sim::NetworkOptions& options) {
   Subject subject;
   subject.name = name;
+  subject.one_thread = true;
   subject.make = [options](std::unique_ptr<fabric::Fabric>& client,
                            std::unique_ptr<fabric::Fabric>& server, std::shared_ptr<void>& keep) {
     auto network = std::make_shared<fabric::sim::Network>(options);

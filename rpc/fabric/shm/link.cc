@@ -31,7 +31,7 @@ absl::StatusOr<Offer> Link::Prepare(int bell_fd) {
   blob.nonce = *nonce_;
   blob.nonce_address = reinterpret_cast<uint64_t>(nonce_.get());
   memcpy(mine.control().nonce, nonce_->data(), nonce_->size());
-  out.Attach(mine.ring());
+  out.Attach(mine);
   leases.Attach(mine.leases());
   Offer offer;
   offer.blob = Encode(blob);
@@ -58,7 +58,7 @@ absl::Status Link::Complete(Offer& peer, Sockets& sockets) {
   auto segment = Segment::Open(fds[0]);
   if (!segment.ok()) return segment.status();
   theirs = *std::move(segment);
-  in.Attach(theirs.ring());
+  in.Attach(theirs);
   if (status = ProveMapping(*offer); !status.ok()) return status;
   channel = std::make_shared<SideChannel>();
   if (status = channel->Adopt(sockets.side); !status.ok()) return status;

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "rpc/fabric/shm/segment.h"
+#include "rpc/fabric/shm/tsan_order.h"
 
 namespace verbena::fabric::shm {
 
@@ -19,7 +20,11 @@ inline uint32_t LinesOf(uint32_t bytes) { return (bytes + kLineBytes - 1) / kLin
 
 class RingWriter {
  public:
-  void Attach(std::byte* ring) { ring_ = ring; }
+  // `mine` has its nonce.
+  void Attach(const Segment& mine) {
+    ring_ = mine.ring();
+    order_.Attach(mine.control());
+  }
 
   // `data` has room up to whole lines; the bytes beyond `bytes` on the last one go along (what an
   // earlier frame of this process left there: the peer runs as the same user, who may read all of
@@ -36,17 +41,22 @@ class RingWriter {
         commit;  // the length joins in a register: a load right behind a narrower store would stall
     memcpy(&commit, data, sizeof commit);
     commit = (commit & ~uint64_t{0xffff}) | bytes;
+    order_.Release();
     __atomic_store_n(reinterpret_cast<uint64_t*>(at), commit, __ATOMIC_RELEASE);
   }
 
  private:
   std::byte* ring_ = nullptr;
   uint32_t at_ = 0;
+  [[no_unique_address]] TsanOrder order_;
 };
 
 class RingReader {
  public:
-  void Attach(const std::byte* ring) { ring_ = ring; }
+  void Attach(const Segment& theirs) {
+    ring_ = theirs.ring();
+    order_.Attach(theirs.control());
+  }
 
   // The commit word of the next frame; 0 = none yet. Read once: the peer may change it under our
   // eyes.
@@ -59,6 +69,7 @@ class RingReader {
   // Copies the frame out (`bytes` checked by the caller, at most a segment) and steps over it.
   // Private bytes are what makes parsing in place safe.
   void Take(uint64_t commit, uint32_t bytes, std::byte* to) {
+    order_.Acquire();
     const std::byte* at = ring_ + size_t{at_} * kLineBytes;
     const uint32_t lines = LinesOf(bytes);
     memcpy(to, &commit, sizeof commit);
@@ -70,6 +81,7 @@ class RingReader {
  private:
   const std::byte* ring_ = nullptr;
   uint32_t at_ = 0;
+  [[no_unique_address]] TsanOrder order_;
 };
 
 }  // namespace verbena::fabric::shm
