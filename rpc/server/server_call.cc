@@ -1,6 +1,7 @@
 #include "rpc/server/server_call.h"
 
 #include <new>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -181,6 +182,10 @@ void UnaryServerCall::CancelTold() {
 
 void UnaryServerCall::OnReplyLeasesEnded() {
   over_ = true;
+  if (!cancel_queued_ && !sleepers_left_) return Recycle();
+  // The link may go now, and with the last one the server: which waits.
+  lingers_ = true;
+  method_.server->CallLingers();
   if (!cancel_queued_) Recycle();
 }
 
@@ -198,12 +203,14 @@ void UnaryServerCall::Recycle() {
   writer_.Reset();
   method_.info->request->reset(request_);
   method_.info->reply->reset(reply_);
+  ServerCore* const waits = std::exchange(lingers_, false) ? method_.server : nullptr;
   std::vector<UnaryServerCall*>& free = method_.free[reactor_.index()];
   if (free.size() < kCallsKept) {
     free.push_back(this);
   } else {
     delete this;
   }
+  if (waits != nullptr) waits->CallLeaves();
 }
 
 }  // namespace verbena::internal

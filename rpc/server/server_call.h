@@ -78,6 +78,7 @@ class UnaryServerCall final : public session::ServerCall {
   std::vector<std::pair<absl::string_view, absl::string_view>> trailing_;
   bool cancel_queued_ = false;  // in the seat: RunCancel comes
   bool over_ = false;           // in the seat
+  bool lingers_ = false;        // in the seat: the server waits for it
   bool sleepers_left_ = false;  // they were woken and will read the context once more
   StageWork<&UnaryServerCall::Run> run_work_;
   StageWork<&UnaryServerCall::TakeResult> result_work_;

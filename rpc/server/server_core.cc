@@ -108,6 +108,16 @@ void ServerCore::OnLinkDown(session::Link& link, const absl::Status&) {
   links_.erase(&link);
 }
 
+void ServerCore::CallLingers() {
+  absl::MutexLock lock(&mutex_);
+  ++lingering_;
+}
+
+void ServerCore::CallLeaves() {
+  absl::MutexLock lock(&mutex_);
+  --lingering_;
+}
+
 void ServerCore::ForEachLink(void (*act)(session::Link&, int64_t), int64_t argument) {
   for (reactor::Reactor* reactor : reactor::Reactors()) {
     struct All : reactor::Work {
@@ -154,7 +164,7 @@ void ServerCore::Drain(absl::Time deadline) {
                                               left, absl::ZeroDuration(), absl::Hours(24 * 365))));
   {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithDeadline(absl::Condition(this, &ServerCore::NoLinks), deadline + kDrainGrace);
+    mutex_.AwaitWithDeadline(absl::Condition(this, &ServerCore::Idle), deadline + kDrainGrace);
   }
   Shutdown();
 }
@@ -171,7 +181,7 @@ void ServerCore::Shutdown() {
                  int64_t) { link.Close(absl::UnavailableError("the server was shut down")); },
               0);
   absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &ServerCore::NoLinks));
+  mutex_.Await(absl::Condition(this, &ServerCore::Idle));
   stopped_ = true;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // internal::ServerCore: what a Server is: its methods, its listener, and the links that clients
 // have opened. The session calls it from every reactor; its tables do not change after Start.
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -38,6 +39,11 @@ class ServerCore final : public session::RequestSink {
     return link.info().revocation != fabric::Revocation::kTable;
   }
 
+  // A call is over for its link, but who waited on its context has still to be told. Shutdown waits
+  // for it; the call touches nothing of the server after CallLeaves. In a reactor's seat.
+  void CallLingers();
+  void CallLeaves();
+
   void* Resolve(absl::string_view path) override;
   uint64_t RequestBytesMax(void* method_cookie) override;
   session::ServerCall* OnRequest(session::Link& link, session::RequestView& request) override;
@@ -49,7 +55,9 @@ class ServerCore final : public session::RequestSink {
   void StopListening();
   // Runs `act` for each link in the seat of its reactor; returns at once.
   void ForEachLink(void (*act)(session::Link& link, int64_t argument), int64_t argument);
-  bool NoLinks() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return links_.empty(); }
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return links_.empty() && lingering_ == 0;
+  }
 
   const ServerOptions options_;
   WorkerPool workers_;
@@ -59,6 +67,7 @@ class ServerCore final : public session::RequestSink {
   std::unique_ptr<session::Listener> listener_ ABSL_GUARDED_BY(listener_mutex_);
   absl::Mutex mutex_;
   absl::flat_hash_set<session::Link*> links_ ABSL_GUARDED_BY(mutex_);
+  size_t lingering_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
