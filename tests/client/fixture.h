@@ -55,12 +55,10 @@ bool Eventually(F condition) {
   return condition();
 }
 
-// Greets at once.
-struct Greeter {
+// Their handlers are set before their servers start.
+struct GreeterMock {
   test::Greeter::Mock mock;
-  testing::Loopback loop{mock};
-  test::Greeter::Stub stub{loop.channel()};
-  Greeter() {
+  GreeterMock() {
     mock.on_SayHello = [](ServerContext&, const test::HelloRequest& request,
                           test::HelloReply& reply) -> Task<absl::Status> {
       reply.set_text("Hello, " + request.name());
@@ -73,13 +71,9 @@ struct Greeter {
     };
   }
 };
-
-// Doubles a tensor.
-struct Inference {
+struct InferenceMock {
   test::Inference::Mock mock;
-  testing::Loopback loop{mock};
-  test::Inference::Stub stub{loop.channel()};
-  Inference() {
+  InferenceMock() {
     mock.on_Infer = [](ServerContext&, const Parcel<test::InferRequest>& request,
                        Parcel<test::InferReply>& reply) -> Task<absl::Status> {
       VERBENA_CO_ASSIGN_OR_RETURN(Tensor input, co_await request.Fetch(request->input()));
@@ -87,6 +81,18 @@ struct Inference {
       co_return absl::OkStatus();
     };
   }
+};
+
+// Greets at once.
+struct Greeter : GreeterMock {
+  testing::Loopback loop{mock};
+  test::Greeter::Stub stub{loop.channel()};
+};
+
+// Doubles a tensor.
+struct Inference : InferenceMock {
+  testing::Loopback loop{mock};
+  test::Inference::Stub stub{loop.channel()};
 };
 
 }  // namespace verbena

@@ -312,7 +312,7 @@ TEST_CASE("attempts leave no descriptor behind", "[bootstrap]") {
     for (int i = 0; i < 5; ++i) CHECK_FALSE(pair.Connect().ok());
     CheckNothingLeft(pair, 0);
   }
-  CHECK(Eventually([&] { return OpenDescriptors() == before; }));
+  CHECK(Eventually([&] { return OpenDescriptors() <= before; }));
 }
 
 TEST_CASE("many clients at once all get their links", "[bootstrap]") {
