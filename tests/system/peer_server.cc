@@ -83,7 +83,7 @@ struct Count : reactor::Work {
   explicit Count(reactor::Reactor& reactor)
       : Work([](reactor::Work* work) { static_cast<Count*>(work)->Run(); }),
         engine(session::EngineOf(reactor)) {
-    reactor.Post(*this);
+    reactor.PostSeat(*this);
     reactor.DriveUntil(done);
   }
   void Run() {
