@@ -3,27 +3,22 @@
 //
 // A bound is the promised one. Since a machine that builds and tests has other work as well, one of
 // three attempts must meet it, and each must meet ten times as much. What sanitizers slow down gets
-// kTimeScale of it.
+// kSlowdown times as much.
 #include <algorithm>
 #include <cstdio>
 
 #include "absl/functional/function_ref.h"
+#include "rpc/base/slowdown.h"
 #include "tests/catch.h"
 
 namespace verbena::test_bounds {
-
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr double kTimeScale = 10;
-#else
-inline constexpr double kTimeScale = 1;
-#endif
 
 // From the death of a peer to the end of the last call to it.
 inline constexpr double kDeathMs = 100;
 
 // `attempt` does it anew and says how many milliseconds it took.
 inline void CheckBound(const char* what, double bound_ms, absl::FunctionRef<double()> attempt) {
-  bound_ms *= kTimeScale;
+  bound_ms *= kSlowdown;
   double best = 1e9;
   for (int i = 0; i < 3 && best > bound_ms; ++i) {
     const double took_ms = attempt();

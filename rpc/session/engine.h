@@ -8,6 +8,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "rpc/base/slowdown.h"
 #include "rpc/fabric/fabric.h"
 #include "rpc/reactor/reactor.h"
 #include "rpc/session/session.h"
@@ -17,7 +18,7 @@ namespace verbena::session {
 struct EngineOptions {
   absl::Duration revoke_grace = absl::Milliseconds(5);
   absl::Duration reply_lease_age_max = absl::Seconds(30);
-  absl::Duration prove_timeout = absl::Seconds(1);
+  absl::Duration prove_timeout = absl::Seconds(1) * kSlowdown;
   absl::Duration admission_timeout = absl::Seconds(10);
   uint64_t announced_bytes_max = uint64_t{64} << 30;  // per link: leased to it and not yet released
   uint64_t fetching_bytes_max = uint64_t{16}

@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "greeter.verbena_mock.h"
 #include "inference.verbena_mock.h"
+#include "rpc/base/slowdown.h"
 #include "tests/catch.h"
 #include "verbena/verbena.h"
 
@@ -45,10 +46,10 @@ inline Parcel<test::InferRequest> InferParcel(float first = 1) {
   return parcel;
 }
 
-// Waits, within a second, for something that another thread brings about.
+// Waits, a second at most, for something that another thread brings about.
 template <class F>
 bool Eventually(F condition) {
-  for (int i = 0; i < 10000; ++i) {
+  for (int i = 0; i < 10000 * kSlowdown; ++i) {
     if (condition()) return true;
     absl::SleepFor(absl::Microseconds(100));
   }

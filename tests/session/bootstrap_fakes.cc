@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/base/limits.h"
+#include "rpc/base/slowdown.h"
 #include "rpc/reactor/service_threads.h"
 #include "rpc/session/address.h"
 #include "rpc/session/seat_job.h"
@@ -230,7 +231,7 @@ size_t OpenDescriptors() {
 }
 
 bool Eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 10'000; ++i) {
+  for (int i = 0; i < 10'000 * kSlowdown; ++i) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "peer.verbena.h"
 #include "rpc/base/check.h"
+#include "rpc/base/slowdown.h"
 #include "rpc/memory/pool.h"
 #include "tests/system/peer.h"
 #include "verbena/verbena.h"
@@ -89,7 +90,7 @@ class Client {
   }
 
   std::string Ready() {
-    const absl::Status status = channel_->WaitUntilReady(absl::Seconds(10));
+    const absl::Status status = channel_->WaitUntilReady(absl::Seconds(10) * kSlowdown);
     const ChannelStatus now = channel_->status();
     return absl::StrCat("code=", absl::StatusCodeToString(status.code()),
                         " transport=", now.transport, " why=", now.why);
@@ -99,7 +100,9 @@ class Client {
     test::EchoRequest request;
     request.set_data("thirty-two bytes of a small call.");
     for (uint64_t i = 0; i < count; ++i) {
-      tally.Add(stub_.Echo(request, CallOptions().set_timeout(absl::Seconds(10))).Get().status());
+      tally.Add(stub_.Echo(request, CallOptions().set_timeout(absl::Seconds(10) * kSlowdown))
+                    .Get()
+                    .status());
     }
     return tally.ToString();
   }
@@ -141,7 +144,7 @@ class Client {
     Tally tally;
     for (uint64_t i = 0; i < count; ++i) {
       channels_.push_back(NewChannel());
-      tally.Add(channels_.back()->WaitUntilReady(absl::Seconds(20)));
+      tally.Add(channels_.back()->WaitUntilReady(absl::Seconds(20) * kSlowdown));
     }
     return tally.ToString();
   }
@@ -183,8 +186,9 @@ class Client {
       request.set_reply_bytes(static_cast<uint32_t>(bytes));
       const bool patient = kind == "patient";
       load_ = Loop<test::EchoReply>(window, [this, request, patient] {
-        return stub_.Echo(request,
-                          CallOptions().set_timeout(absl::Seconds(20)).set_wait_for_ready(patient));
+        return stub_.Echo(
+            request,
+            CallOptions().set_timeout(absl::Seconds(20) * kSlowdown).set_wait_for_ready(patient));
       });
     } else if (kind == "hold") {
       load_ = Loop<test::HoldReply>(window, [this] { return stub_.Hold({}); });
@@ -199,7 +203,7 @@ class Client {
             std::vector<std::shared_ptr<Channel>> channels;
             for (uint64_t i = 0; i < window; ++i) channels.push_back(NewChannel());
             for (auto& channel : channels) test::Peer::Stub(channel).Echo({}).Detach();
-            tally.Add(channels.back()->WaitUntilReady(absl::Seconds(10)));
+            tally.Add(channels.back()->WaitUntilReady(absl::Seconds(10) * kSlowdown));
           },
           [](Tally&) {});
     } else {

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "rpc/base/slowdown.h"
 
 namespace verbena::system_test {
 
@@ -25,8 +26,8 @@ class Peer {
   pid_t pid() const { return pid_; }
   void Send(absl::string_view line);
   // The next line; "" when none came in time or the peer is gone.
-  std::string Read(absl::Duration timeout = absl::Seconds(20));
-  std::string Ask(absl::string_view line, absl::Duration timeout = absl::Seconds(20)) {
+  std::string Read(absl::Duration timeout = absl::Seconds(20) * kSlowdown);
+  std::string Ask(absl::string_view line, absl::Duration timeout = absl::Seconds(20) * kSlowdown) {
     Send(line);
     return Read(timeout);
   }
@@ -88,7 +89,7 @@ class ClientPeer : public Peer {
 // Waits for something that another process brings about.
 template <class F>
 bool Within(absl::Duration timeout, F condition) {
-  const absl::Time until = absl::Now() + timeout;
+  const absl::Time until = absl::Now() + timeout * kSlowdown;
   while (absl::Now() < until) {
     if (condition()) return true;
     absl::SleepFor(absl::Milliseconds(2));
