@@ -147,7 +147,8 @@ struct Reactor::Impl {
   MpscQueue<Work> inbox;
   std::atomic<bool> thread_asleep{false};
   std::atomic<bool> needed{false};  // the own thread shall take the seat: user code is queued
-  // The seat was left unarmed: the own thread shall drive, unless somebody does.
+  // Set in the seat by who leaves it unarmed, unset by who takes it next: the own thread, unless a
+  // caller is quicker.
   std::atomic<bool> drive_wanted{false};
   std::atomic<bool> stop{false};
   WaiterTable waiters;

@@ -47,6 +47,7 @@ void Reactor::Impl::TakeBack() {
 }
 
 void Reactor::Impl::Entered() {
+  if (drive_wanted.load(std::memory_order_relaxed)) drive_wanted.store(false);
   if (armed) DisarmAll();
   const uint32_t left = noisy.load(std::memory_order_relaxed);
   if (left == 0) {

@@ -76,7 +76,6 @@ void Reactor::Impl::TakeForThread() {
     thread_wants.store(kNo);
   }
   needed.store(false);
-  drive_wanted.store(false);
   Entered();
 }
 
@@ -161,12 +160,12 @@ bool Reactor::Impl::SleepUntilNeeded() {
       return work || rang;
     }
     if (drive_wanted.load()) YieldToCaller();
-    drive_wanted.store(false);
     if (TryTake()) {
       Entered();
       return !lax_over;
     }
-    // A caller drives: it sees by itself what rang, and says so when it leaves work behind.
+    // A caller drives: it sees by itself what rang, and says so when it leaves work behind. One
+    // that has said so, and is about to leave, is waited for: SleepMs.
     if (rang) OnStrayWake();
     thread_asleep.store(true);
     if (!inbox.Empty() || needed.load() || stop.load()) {
@@ -179,7 +178,7 @@ bool Reactor::Impl::SleepUntilNeeded() {
 
 // Who has just left work behind mostly comes back at once, to wait for it: then it drives.
 void Reactor::Impl::YieldToCaller() {
-  for (int i = 0; i < kYieldsToCaller && seat.load() == nullptr; ++i) sched_yield();
+  for (int i = 0; i < kYieldsToCaller && drive_wanted.load(); ++i) sched_yield();
 }
 
 void Reactor::Impl::OnStrayWake() {

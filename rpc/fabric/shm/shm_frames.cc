@@ -16,8 +16,10 @@ namespace {
 // Frames of one link per tick. Higher, and a link at full rate keeps the others waiting; lower, and
 // each tick's fixed cost is shared by fewer.
 constexpr int kFramesPerTick = 32;
-// Bytes copied per tick: while frames come, and else. A copy yields to a frame after 4 KiB at the
-// latest; this bounds how long other work of the reactor's waits.
+// Bytes copied per tick: in one that brought frames, whose receivers run after it; while frames
+// come; and else. A copy yields to a frame after 4 KiB at the latest; this bounds how long other
+// work of the reactor's waits.
+constexpr size_t kCopyBudgetFrames = 4 * 1024;
 constexpr size_t kCopyBudgetBusy = 64 * 1024;
 constexpr size_t kCopyBudget = 512 * 1024;
 constexpr uint32_t kBusyTicks = 64;
@@ -161,9 +163,9 @@ bool ShmFabric::Poll(EventSink& sink) {
   if (inbox_->any()) [[unlikely]]
     TakeResults();
   if (transfers_.busy()) {
+    const size_t budget = any ? kCopyBudgetFrames : busy_ticks_ > 0 ? kCopyBudgetBusy : kCopyBudget;
     any = true;
-    transfers_.Work(busy_ticks_ > 0 ? kCopyBudgetBusy : kCopyBudget,
-                    [this] { return FrameWaits(); });
+    transfers_.Work(budget, [this] { return FrameWaits(); });
   }
   if (!closing_.empty() || !lane_breaks_.empty()) [[unlikely]]
     any |= AdvanceEnds();
