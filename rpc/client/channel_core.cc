@@ -84,7 +84,7 @@ void ChannelCore::Start(UnaryOperation& operation) {
   if (reactor_->InSeat()) {
     StartInSeat(operation);
   } else {
-    reactor_->PostSeat(operation.start_work());
+    reactor_->PostSend(operation.start_work());
   }
 }
 

@@ -84,8 +84,11 @@ struct Reactor::Impl {
   void Leave();
   void FinishLater();
   bool HasLater() const;
-  // Runs what is queued for the seat, if nobody else has it. Mostly without disarming the pollers,
-  // so that nothing needs arming again: whoever waits for an answer does that when it drives.
+  // From user code of the own thread, when nobody has taken the lent seat. False: not so.
+  bool RunFromUserCode(Work& work);
+  void QueueForSeat(Work& work);
+  // Runs what is queued for the seat, if nobody else has it. What only sends leaves the pollers
+  // armed: whoever waits for an answer disarms them when it drives.
   void RunSeatQueue();
   void ReleaseSeat();
   // Arms all pollers. False: something is left to do, and they are disarmed again.
@@ -144,6 +147,8 @@ struct Reactor::Impl {
 
   // Any thread.
   MpscQueue<Work> seat_queue;
+  // Work was posted that needs the pollers armed again. Set before it is pushed.
+  std::atomic<bool> rearm{false};
   MpscQueue<Work> inbox;
   std::atomic<bool> thread_asleep{false};
   std::atomic<bool> needed{false};  // the own thread shall take the seat: user code is queued

@@ -69,16 +69,27 @@ void Reactor::Post(Work& work) {
 }
 
 void Reactor::PostSeat(Work& work) {
-  if (Forked()) return;
-  if (tls_current == this && impl_->in_user_code && impl_->seat_queue.Empty() && impl_->Reclaim()) {
-    work.run(&work);
-    if (!impl_->seat_queue.Empty()) impl_->DrainSeatQueue();
-    impl_->Lend();
-    return;
-  }
-  impl_->seat_queue.Push(work);
-  const void* const holder = impl_->seat.load();
-  if (holder == nullptr || holder == lent_seat) impl_->RunSeatQueue();
+  if (Forked() || impl_->RunFromUserCode(work)) return;
+  impl_->rearm.store(true);
+  impl_->QueueForSeat(work);
+}
+
+void Reactor::PostSend(Work& work) {
+  if (!Forked() && !impl_->RunFromUserCode(work)) impl_->QueueForSeat(work);
+}
+
+bool Reactor::Impl::RunFromUserCode(Work& work) {
+  if (tls_current != &reactor || !in_user_code || !seat_queue.Empty() || !Reclaim()) return false;
+  work.run(&work);
+  if (!seat_queue.Empty()) DrainSeatQueue();
+  Lend();
+  return true;
+}
+
+void Reactor::Impl::QueueForSeat(Work& work) {
+  seat_queue.Push(work);
+  const void* const holder = seat.load();
+  if (holder == nullptr || holder == lent_seat) RunSeatQueue();
 }
 
 bool Reactor::TryEnter() { return impl_->TryEnter(); }

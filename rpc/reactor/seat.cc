@@ -48,6 +48,7 @@ void Reactor::Impl::TakeBack() {
 
 void Reactor::Impl::Entered() {
   if (drive_wanted.load(std::memory_order_relaxed)) drive_wanted.store(false);
+  if (rearm.load(std::memory_order_relaxed)) rearm.store(false);  // Leave arms
   if (armed) DisarmAll();
   const uint32_t left = noisy.load(std::memory_order_relaxed);
   if (left == 0) {
@@ -114,11 +115,11 @@ bool Reactor::Impl::HasLater() const {
 void Reactor::Impl::RunSeatQueue() {
   do {
     if (Forked() || !TryTake()) return;
-    if (armed) {
+    if (armed && !rearm.load()) {
       reactor.now_ns_ = Clock();
       DrainSeatQueue();
       FlushAll();
-      if (!HasLater()) {
+      if (!rearm.load() && !HasLater()) {
         SetTimer();
         ReleaseSeat();
         continue;
