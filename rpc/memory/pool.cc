@@ -217,7 +217,7 @@ absl::Status SlabPool::ReserveNow(uint64_t bytes) {
       for (const auto& space : spaces_) free_bytes += space->free_page_bytes();
     }
     if (free_bytes >= bytes) return absl::OkStatus();
-    const absl::Status status =
+    absl::Status status =
         AddCommonSlab(std::min(std::bit_ceil(bytes - free_bytes), options_.slab_bytes_max));
     if (!status.ok()) return status;
   }
