@@ -15,7 +15,7 @@
 namespace verbena::reactor {
 namespace {
 
-// How long a thread that leaves the seat works on what this side began, before it wakes the
+// How long a thread works on what it has just begun, before it leaves the seat and wakes the
 // reactor's thread for it (26-43 µs where that has slept). Lower, and a caller that starts a
 // transfer of a megabyte and then waits for it shares it with that thread; higher, and a caller
 // that does not wait is held up for longer.
@@ -83,7 +83,7 @@ void Reactor::Impl::Leave() {
     if (thread_wants.load(std::memory_order_relaxed) == kNo) {
       bool quiet = ArmAll();
       if (!quiet) {
-        FinishLater();
+        Tick(false);
         quiet = ArmAll();
       }
       if (!quiet && reactor.options_.thread) {  // traffic goes on: the own thread takes over
@@ -96,14 +96,12 @@ void Reactor::Impl::Leave() {
   } while (!seat_queue.Empty() && TryEnter());
 }
 
-// What this side began is mostly over sooner than another thread would be awake to do it.
+// What this thread has begun is mostly over sooner than another would be awake to do it.
 void Reactor::Impl::FinishLater() {
   const int64_t start_ns = reactor.now_ns_;
-  do {
-    Tick(false);
-    if (reactor.now_ns_ - start_ns > kFinishNs) return;
-  } while (reactor.options_.thread && HasLater() &&
-           thread_wants.load(std::memory_order_relaxed) == kNo);
+  while (HasLater() && thread_wants.load(std::memory_order_relaxed) == kNo && Tick(false) &&
+         reactor.now_ns_ - start_ns <= kFinishNs) {
+  }
 }
 
 bool Reactor::Impl::HasLater() const {
@@ -126,6 +124,11 @@ void Reactor::Impl::RunSeatQueue() {
       }
     }
     Entered();
+    if (reactor.options_.thread) {
+      DrainSeatQueue();
+      FlushAll();
+      FinishLater();
+    }
     Leave();
   } while (!seat_queue.Empty());
 }
