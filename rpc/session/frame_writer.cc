@@ -74,8 +74,11 @@ void FrameWriter::Flush() {
     Publish();
     return;
   }
-  if (credits_.GrantDue() && (frame_.data != nullptr || Open())) {
-    if (Limit(SendClass::kGrant) >= frame_.bytes) {
+  if (credits_.GrantDue()) {
+    // Looked at before a frame is opened: that marks the link as one to flush, and a peer that has
+    // stopped reading would keep us at it for ever.
+    const bool may_leave = credits_.FrameBytesMax(SendClass::kGrant) >= wire::kFrameHeaderBytes;
+    if (may_leave && (frame_.data != nullptr || Open())) {
       Publish();
       return;
     }

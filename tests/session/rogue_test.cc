@@ -173,6 +173,21 @@ std::vector<std::byte> operator+(std::vector<std::byte> a, const std::vector<std
   return a;
 }
 
+TEST_CASE("a peer that takes grants and gives none does not keep this side flushing",
+          "[session][hostile]") {
+  Rogue rogue;
+  rogue.Prove();
+  // Each frame consumes slots, and the grants for them use up this side's credits. Then one is due
+  // that cannot leave.
+  for (int i = 0; i < 100'000 && !rogue.down; ++i) {
+    rogue.Send(Bare(RecordType::kCancel, 0xffff));
+    rogue.pair.server_reactor->Tick();
+    rogue.pair.client_fabric->Poll(rogue);
+  }
+  // Its own credits are used up as well, and it goes on.
+  rogue.ExpectClosed(absl::StatusCode::kResourceExhausted, "more than its credits");
+}
+
 TEST_CASE("an honest rogue is served", "[session][rogue]") {
   Rogue rogue;
   rogue.Prove();
