@@ -112,7 +112,7 @@ TEST_CASE("a peer that floods a link beyond its credits loses that link, for a r
     Watched watched;
     for (int i = 0; i < 3; ++i) {
       Flooder flooder(watched.server.address(), transport);
-      CHECK(flooder.Flood(absl::Seconds(10)));
+      CHECK(flooder.Flood(kSlowdown * absl::Seconds(10)));
     }
     // On shm the flood overwrites the sender's own ring before it is read: nothing comes that
     // proves the link.
@@ -163,7 +163,8 @@ TEST_CASE("a client that stops reading large replies costs a bounded amount of m
     const double bytes = watched.server.memory().resident;
     printf("server with a client that stopped reading 1,000 replies of 60 KB, %s: %.0f MiB\n",
            transport.c_str(), bytes / (1 << 20));
-    CHECK(bytes < 400e6);
+    // What a sanitizer keeps about memory counts too.
+    CHECK(bytes < 400e6 * (kSlowdown > 1 ? 4 : 1));
     // Expect: it goes on where it stopped.
     stuck.Continue();
     const auto tally = Fields(stuck.Ask("stop"));
