@@ -24,6 +24,12 @@ FrameWriter::FrameWriter(LinkImpl& link, fabric::Fabric& fabric, LinkId id, uint
 std::byte* FrameWriter::ReserveSlow(uint32_t bytes, SendClass send_class) {
   VERBENA_DCHECK(bytes % 8 == 0 && bytes <= record_bytes_max(), "record of ", bytes);
   if (closed_) return nullptr;
+  // Control records share a frame also where data may not join them.
+  if (frame_.data != nullptr && frame_.bytes + bytes <= Limit(send_class)) {
+    std::byte* const at = frame_.data + frame_.bytes;
+    frame_.bytes += bytes;
+    return at;
+  }
   if (frame_.data != nullptr && frame_.bytes > wire::kFrameHeaderBytes) Publish();
   if (frame_.data == nullptr && !Open()) {
     stalled_ = true;
