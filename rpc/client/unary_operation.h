@@ -81,7 +81,6 @@ class UnaryOperation final : public Operation, public session::ClientCall {
   void OnCancel(const absl::Status& why) override;
   void Recycle() override;
   void Finish(absl::Status status);
-  // Not OK: there is no memory for it.
   void KeepBody(session::ReplyView& reply);
   void RecycleExtras();
   // The lent destinations are filled before the call ends. False: there is nothing to place.

@@ -98,7 +98,6 @@ struct Reactor::Impl {
   void SetTimer();  // the kernel's, before the seat is released
   void WatchOn();
   void WatchOff();
-  bool Quiet() const;
 
   // ---- tick.cc
   // Poll, run what that woke, flush. `own`: on the reactor's own thread, so inbox and user code
@@ -129,7 +128,6 @@ struct Reactor::Impl {
   bool TryFallAsleep();
   bool SleepUntilNeeded();  // whether to spin afterwards; with the seat
   void WakeThread();
-  int SleepMs() const;
   void YieldToCaller();
   void OnStrayWake();
   bool ThreadHasWork() const;
@@ -180,12 +178,6 @@ struct Reactor::Impl {
   std::atomic<uint32_t> noisy{0};
   std::atomic<uint32_t> noisy_granted{0};
   std::atomic<uint32_t> quiet_entries{0};
-
-  // Callers that block again and again, over descriptors that ring for each answer: the own thread
-  // looks every millisecond whether they still do, and as long as that is so, callers who leave
-  // nothing behind leave the watch off: switching it on and off costs as much as a small message.
-  std::atomic<bool> lax{false};
-  std::atomic<uint32_t> lax_leaves{0};
 
   int epoll_fd = -1;
   int wake_fd = -1;

@@ -46,8 +46,6 @@ class Poller {
   virtual void Disarm() = 0;
   virtual int fd() const = 0;
   virtual bool PeerOnThisCpu() const = 0;
-  // No peer owes an answer, and none may ask for anything: what arrives can wait for a millisecond.
-  virtual bool Quiet() const = 0;
   // Until when a peer is likely to do something without our doing: sleeping before would cost more
   // than spinning. 0 = nothing is known.
   virtual int64_t expects_until_ns() const = 0;
@@ -154,8 +152,7 @@ class Reactor {
 
  private:
   explicit Reactor(const ReactorOptions& options);
-  // Checks that this thread may block here, which an aborted message says otherwise. False: no
-  // need.
+  // Whether there is anything to wait for. Aborts where this thread must not block.
   bool MayBlock(const std::atomic<uint32_t>& done) const;
   struct Impl;
   ReactorOptions options_;

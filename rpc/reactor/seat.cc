@@ -134,7 +134,6 @@ void Reactor::Impl::RunSeatQueue() {
 }
 
 void Reactor::Impl::ReleaseSeat() {
-  const bool quiet = lax.load(std::memory_order_relaxed) && Quiet();
   seat.exchange(nullptr);
   const uint32_t wants = thread_wants.load();
   if (wants != kNo) {
@@ -144,21 +143,7 @@ void Reactor::Impl::ReleaseSeat() {
     }
     return;
   }
-  if (watch_on.load() || sleeper.load() != nullptr) return;
-  // Either this sees that the own thread has ended the lax time, or that finds the seat free and
-  // looks itself.
-  if (quiet && lax.load()) {
-    lax_leaves.fetch_add(1, std::memory_order_relaxed);
-  } else {
-    WatchOn();
-  }
-}
-
-bool Reactor::Impl::Quiet() const {
-  for (const Poller* poller : pollers) {
-    if (!poller->Quiet()) return false;
-  }
-  return true;
+  if (!watch_on.load() && sleeper.load() == nullptr) WatchOn();
 }
 
 bool Reactor::Impl::ArmAll() {

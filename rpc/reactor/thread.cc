@@ -26,9 +26,6 @@ constexpr int kSeatSpins = 200;
 constexpr uint32_t kNoisyEntriesMin = 8;
 constexpr uint32_t kNoisyEntriesMax = 1024;
 constexpr uint32_t kQuietEntries = 64;
-// How often the thread looks whether callers still come; also how late it notices what nobody
-// expects after they have stopped.
-constexpr int kLaxMs = 1;
 // Looks for a caller that takes the seat (0.5-1 µs each) before the thread does.
 constexpr int kYieldsToCaller = 8;
 
@@ -119,23 +116,12 @@ bool Reactor::Impl::TryFallAsleep() {
   return true;
 }
 
-int Reactor::Impl::SleepMs() const {
-  if (drive_wanted.load()) return 0;
-  return lax.load() ? kLaxMs : -1;
-}
-
 // Returns in the seat. False: a timer was all that happened, no reason to spin.
 bool Reactor::Impl::SleepUntilNeeded() {
-  for (uint32_t leaves_seen = lax_leaves.load();;) {
+  for (;;) {
     epoll_event events[8];
-    const int n = epoll_wait(epoll_fd, events, 8, SleepMs());
+    const int n = epoll_wait(epoll_fd, events, 8, drive_wanted.load() ? 0 : -1);
     VERBENA_CHECK(n >= 0 || errno == EINTR, std::strerror(errno));
-    const bool lax_over = n == 0 && lax.load() && lax_leaves.load() == leaves_seen;
-    if (n == 0 && lax.load() && !lax_over) {
-      leaves_seen = lax_leaves.load();
-      if (!drive_wanted.load()) continue;
-    }
-    if (lax_over) lax.store(false);
     thread_asleep.store(false);
     bool rang = false, timer = false;
     for (int i = 0; i < n; ++i) {
@@ -162,10 +148,10 @@ bool Reactor::Impl::SleepUntilNeeded() {
     if (drive_wanted.load()) YieldToCaller();
     if (TryTake()) {
       Entered();
-      return !lax_over;
+      return true;
     }
     // A caller drives: it sees by itself what rang, and says so when it leaves work behind. One
-    // that has said so, and is about to leave, is waited for: SleepMs.
+    // that has said so, and is about to leave, is waited for: the next look does not sleep.
     if (rang) OnStrayWake();
     thread_asleep.store(true);
     if (!inbox.Empty() || needed.load() || stop.load()) {
@@ -189,7 +175,6 @@ void Reactor::Impl::OnStrayWake() {
   noisy_granted.store(grant, std::memory_order_relaxed);
   quiet_entries.store(0, std::memory_order_relaxed);
   noisy.store(grant, std::memory_order_relaxed);
-  if (again) lax.store(true);
 }
 
 void Reactor::Impl::WakeThread() {

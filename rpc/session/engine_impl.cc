@@ -268,16 +268,6 @@ bool EngineImpl::PeerOnThisCpu() const {
   return false;
 }
 
-bool EngineImpl::Quiet() const {
-  // More are not worth the look.
-  constexpr size_t kLinksMax = 16;
-  if (links_.size() > kLinksMax) return false;
-  for (const LinkImpl* link : links_) {
-    if (link != nullptr && !link->quiet()) return false;
-  }
-  return true;
-}
-
 // ---- from other threads
 
 void EngineImpl::RunInSeat(reactor::Work& work) {

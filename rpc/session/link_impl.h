@@ -90,11 +90,6 @@ class LinkImpl final : public Link {
   bool finished();
   void Finish();
   bool was_proved() const { return proved_up_; }
-  // A client's link with nothing under way.
-  bool quiet() const {
-    return state_ == State::kUp && side_ == fabric::Side::kClient && client_.live() == 0 &&
-           groups.empty() && transfers_.idle() && !draining_;
-  }
 
   uint64_t announced_bytes = 0;  // leased to the peer
   uint64_t arriving_bytes = 0;   // allocated for bodies and heads that are READ

@@ -56,7 +56,6 @@ class FakePoller final : public Poller {
     if (!always_rings) Clear();
   }
   int fd() const override { return fd_; }
-  bool Quiet() const override { return quiet.load(); }
   int64_t expects_until_ns() const override { return expects_until_ns_.load(); }
   bool PeerOnThisCpu() const override { return peer_on_this_cpu; }
 
@@ -65,7 +64,6 @@ class FakePoller final : public Poller {
   std::function<void()> on_message, on_worked;
   bool always_rings = false;
   bool peer_on_this_cpu = false;
-  std::atomic<bool> quiet{false};
   std::atomic<uint64_t> polls{0}, flushes{0}, arms{0}, rings{0};
 
  private:

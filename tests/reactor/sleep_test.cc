@@ -193,7 +193,6 @@ TEST_CASE("what nobody expects is noticed after many blocking calls over a descr
   auto reactor = Reactor::Create(Unpinned()).value();
   FakePoller poller;
   poller.always_rings = true;
-  poller.quiet = true;
   std::atomic<uint32_t> done{0};
   poller.on_message = [&] { Finish(*reactor, done); };
   reactor->AddPoller(poller);
