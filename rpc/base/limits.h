@@ -39,6 +39,10 @@ inline constexpr uint32_t kLeasesMax = 1 << 20;
 // Rebuilds of a broken bulk lane within kLaneRebuildWindow before it stays down.
 inline constexpr uint32_t kLaneRebuildsMax = 3;
 inline constexpr int64_t kLaneRebuildWindowNs = 10'000'000'000;
+// Bulk lanes that a peer may offer within kLaneRebuildWindow. More end the link: each takes the
+// setup thread's time. Too low: offers that piled up while this process stood still end honest
+// ones.
+inline constexpr uint32_t kLaneOffersMax = 4 * (kLaneRebuildsMax + 1);
 // Paths that one link may name. More end the link: no honest client has so many methods.
 inline constexpr uint32_t kMethodsPerLinkMax = 4096;
 

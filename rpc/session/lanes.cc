@@ -70,10 +70,16 @@ absl::Status Lanes::OnOffer(const wire::LaneRecord& record) {
     return absl::InvalidArgumentError(absl::StrCat("LANE_OFFER of generation ", record.generation,
                                                    " after ", reader_.generation));
   }
+  if (!Count(reader_.offered_ns, limits::kLaneOffersMax)) {
+    return absl::ResourceExhaustedError(absl::StrCat("LANE_OFFER of generation ", record.generation,
+                                                     "; the limit is ", limits::kLaneOffersMax,
+                                                     " in 10 s (kLaneOffersMax)"));
+  }
   if (reader_.state == State::kUp || reader_.state == State::kBreaking) {
     // The owner saw it break first; our end's READs are answered before its successor is used.
     if (reader_.state == State::kUp) link_.fabric().BreakLane(link_.id(), LaneOf(reader_));
   }
+  link_.transfers().OnLaneGone();
   reader_.state = State::kPreparing;
   reader_.generation = record.generation;
   fabric::Fabric* const fabric = &link_.fabric();
@@ -113,7 +119,8 @@ void Lanes::OnReaderPrepared(uint32_t generation, absl::StatusOr<fabric::Offer> 
 absl::Status Lanes::OnReady(const wire::LaneRecord& record) {
   if (record.sender_owns) return absl::InvalidArgumentError("LANE_READY from the owner's end");
   if (owner_.state != State::kOffered || owner_.generation != record.generation)
-    return absl::OkStatus();  // of an older one
+    return absl::OkStatus();  // of an older one, or said before
+  owner_.state = State::kCompleting;
   fabric::Fabric* const fabric = &link_.fabric();
   const LinkId id = link_.id();
   const Lane lane = LaneOf(owner_);
@@ -133,7 +140,7 @@ absl::Status Lanes::OnReady(const wire::LaneRecord& record) {
 }
 
 void Lanes::OnOwnerCompleted(uint32_t generation, const absl::Status& status) {
-  if (owner_.state != State::kOffered || owner_.generation != generation) return;
+  if (owner_.state != State::kCompleting || owner_.generation != generation) return;
   if (!status.ok()) {
     VERBENA_LOG(kWarning, "link to ", link_.info().peer, ": no bulk lane: ", status.ToString());
     Send(wire::RecordType::kLaneDown, owner_, static_cast<uint32_t>(Error::kUnsupported), {});
@@ -164,7 +171,7 @@ void Lanes::OnDownRecord(const wire::LaneRecord& record) {
   } else if (end.state == State::kUp) {
     end.state = State::kBreaking;
     link_.fabric().BreakLane(link_.id(), LaneOf(end));
-  } else if (end.state == State::kOffered) {
+  } else if (end.state == State::kOffered || end.state == State::kCompleting) {
     OnFabricLaneDown(LaneOf(end), Error::kLaneDown);
   }
 }
@@ -179,7 +186,7 @@ void Lanes::OnFabricLaneDown(Lane lane, Error cause) {
   End& end = EndOf(lane.role);
   if (lane.index != 0 || lane.generation != end.generation || !link_.up()) return;
   if (end.state == State::kFailed || end.state == State::kDown) return;
-  if (!MayRebuild(end)) {
+  if (!Count(end.broken_ns, limits::kLaneRebuildsMax)) {
     if (traits().prepares_lanes)
       Send(wire::RecordType::kLaneDown, end, static_cast<uint32_t>(Error::kUnsupported), {});
     VERBENA_LOG(kWarning, "link to ", link_.info().peer, ": a bulk lane broke ",
@@ -193,18 +200,21 @@ void Lanes::OnFabricLaneDown(Lane lane, Error cause) {
   }
   end.state = State::kDown;
   Send(wire::RecordType::kLaneDown, end, static_cast<uint32_t>(cause), {});
-  if (end.role != LaneRole::kOwner) return;  // the owner offers the next
+  if (end.role != LaneRole::kOwner) {  // the owner offers the next
+    link_.transfers().OnLaneGone();
+    return;
+  }
   link_.groups.ForEach([](LeaseGroup& group) { group.OnLaneDown(); });
   PrepareOwner();
 }
 
-bool Lanes::MayRebuild(End& end) {
+bool Lanes::Count(std::deque<int64_t>& times_ns, size_t times_max) {
   const int64_t now_ns = link_.engine_impl().now_ns();
-  while (!end.broken_ns.empty() && now_ns - end.broken_ns.front() > limits::kLaneRebuildWindowNs) {
-    end.broken_ns.pop_front();
+  while (!times_ns.empty() && now_ns - times_ns.front() > limits::kLaneRebuildWindowNs) {
+    times_ns.pop_front();
   }
-  if (end.broken_ns.size() >= limits::kLaneRebuildsMax) return false;
-  end.broken_ns.push_back(now_ns);
+  if (times_ns.size() >= times_max) return false;
+  times_ns.push_back(now_ns);
   return true;
 }
 

@@ -38,18 +38,29 @@ class Lanes {
   absl::Status OnRecord(wire::RecordType type, const wire::LaneRecord& record);
 
  private:
-  enum class State : uint8_t { kNone, kPreparing, kOffered, kUp, kBreaking, kDown, kFailed };
+  enum class State : uint8_t {
+    kNone,
+    kPreparing,
+    kOffered,
+    kCompleting,
+    kUp,
+    kBreaking,
+    kDown,
+    kFailed
+  };
   struct End {
     explicit End(LaneRole r) : role(r) {}
     const LaneRole role;
     State state = State::kNone;
     uint32_t generation = 0;
     std::deque<int64_t> broken_ns;
+    std::deque<int64_t> offered_ns;  // the peer's offers
   };
 
   End& EndOf(LaneRole role) { return role == LaneRole::kOwner ? owner_ : reader_; }
   Lane LaneOf(const End& end) const { return {0, end.role, end.generation}; }
-  bool MayRebuild(End& end);
+  // Counts what happened now; false: it has happened `times_max` times in kLaneRebuildWindow.
+  bool Count(std::deque<int64_t>& times_ns, size_t times_max);
   void PrepareOwner();
   void OnOwnerPrepared(uint32_t generation, absl::StatusOr<fabric::Offer> offer);
   absl::Status OnOffer(const wire::LaneRecord& record);

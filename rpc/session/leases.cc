@@ -225,7 +225,7 @@ void LeaseGroup::Expire(int64_t now_ns) {
     return;
   }
   age_due_ns_ = 0;
-  SendRecall();
+  if (announced_) SendRecall();
   Ask(now_ns, link_.engine_impl().revoke_grace_ns());
 }
 

@@ -67,6 +67,7 @@ class LeaseGroup : public ListNode<LeaseGroup> {
   uint64_t name(size_t index) const { return slots_[index].word(); }
   // The peer has been told: from now on new keys are sent to it.
   void SetAnnounced();
+  bool announced() const { return announced_; }
 
   // The peer was asked to stop reading: after `grace` the group ends by force.
   void Ask(int64_t now_ns, int64_t grace_ns);

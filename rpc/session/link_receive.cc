@@ -141,6 +141,7 @@ void LinkImpl::OnRelease(uint64_t lease, bool whole_message) {
   const Lease* const found = engine_impl_.leases().Find(slot);
   if (found == nullptr || &found->group->link() != this) return;  // it ended on our side meanwhile
   LeaseGroup& group = *found->group;
+  if (!group.announced()) return;  // a guess: the peer was not told of it
   if (whole_message) {
     group.End();
   } else {

@@ -27,7 +27,10 @@ void ServerCalls::Resume() {
     if (!fits.ok() || !*fits || !link_.up() || !exchange->reply->StartLeases()) break;
     exchange->step = ServerExchange::Step::kLeasing;
     others_.PushBack(*exchange);
-    if (exchange->reply->group() == nullptr) {
+    if (LeaseGroup* const group = exchange->reply->group(); group != nullptr) {
+      // Also for one that cannot leave: its peer may hold the lane or the credits back.
+      group->SetAgeMax(link_.engine_impl().now_ns() + link_.reply_lease_age_max_ns());
+    } else {
       exchange->step = ServerExchange::Step::kReady;
       ready_.PushBack(*exchange);
     }
@@ -69,6 +72,22 @@ bool ServerCalls::StageReady(ServerExchange& exchange) {
   return true;
 }
 
+namespace {
+
+absl::Status WhyNotLeased(Error error) {
+  switch (error) {
+    case Error::kOk:
+      return absl::UnavailableError(
+          "the client did not let the reply's payloads leave within their maximum age");
+    case Error::kLaneDown:
+      return absl::UnavailableError("the bulk lane stays down");
+    default:
+      return absl::ResourceExhaustedError("the transport cannot lease the reply's payloads");
+  }
+}
+
+}  // namespace
+
 void ServerCalls::OnReplyLeasesEnded(ServerExchange& exchange) {
   const Error error = exchange.reply->group()->error();
   exchange.reply->DropGroup();
@@ -76,11 +95,8 @@ void ServerCalls::OnReplyLeasesEnded(ServerExchange& exchange) {
     EndReplied(exchange);
     return;
   }
-  // They never became usable.
-  ReplaceReply(exchange, error == Error::kLaneDown
-                             ? absl::UnavailableError("the bulk lane stays down")
-                             : absl::ResourceExhaustedError(
-                                   "the transport cannot lease the reply's payloads"));
+  // They never became usable, or could not leave.
+  ReplaceReply(exchange, WhyNotLeased(error));
   exchange.step = ServerExchange::Step::kReady;
   ready_.PushBack(exchange);
   Resume();

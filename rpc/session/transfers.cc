@@ -147,6 +147,8 @@ void Transfers::Admit() {
     if (next->bytes > budget - fetching_bytes_) return;
     fetching_bytes_ += next->bytes;
     next->admitted = true;
+    next->progress_ns = link_.engine_impl().now_ns();
+    if (Starves(*next)) link_.DueAt(next->progress_ns + kNoProgressNs);
     (next->bytes <= kSmallBytes ? small_ : large_).PushBack(*next);
   }
 }
@@ -154,6 +156,19 @@ void Transfers::Admit() {
 bool Transfers::KeysFit(const Transfer& transfer) const {
   return transfer.entry->key_generation ==
          (link_.lanes().reader_lane().generation & wire::kKeyGenerationMask);
+}
+
+bool Transfers::Starves(const Transfer& transfer) const {
+  return transfer.admitted && transfer.posted == 0 && transfer.unposted() &&
+         !(link_.lanes().reader_up() && KeysFit(transfer));
+}
+
+void Transfers::OnLaneGone() {
+  const int64_t now_ns = link_.engine_impl().now_ns();
+  for (List<Transfer>* list : {&small_, &large_}) {
+    list->ForEach([now_ns](Transfer& transfer) { transfer.progress_ns = now_ns; });
+    if (!list->empty()) link_.DueAt(now_ns + kNoProgressNs);
+  }
 }
 
 // The next to post a chunk of; round robin among its class. Null: none can now.
@@ -316,8 +331,15 @@ void Transfers::Expire(int64_t now_ns) {
 
 void Transfers::ExpireOne(Transfer& transfer, int64_t now_ns) {
   const int64_t deadline_ns = transfer.fetch->deadline_ns;
-  if (transfer.posted != 0) {
+  const bool starves = Starves(transfer);
+  if (transfer.posted != 0 || starves) {
     if (now_ns - transfer.progress_ns >= kNoProgressNs) {
+      if (starves) {
+        return Stop(transfer,
+                    absl::UnavailableError(absl::StrCat(
+                        "no lane, or no keys on it, for the rest of a fetch of ", transfer.bytes,
+                        " bytes within ", kNoProgressNs / 1'000'000'000, " s")));
+      }
       link_.lanes().BreakReaderLane();
     } else {
       link_.DueAt(transfer.progress_ns + kNoProgressNs);

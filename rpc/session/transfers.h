@@ -45,7 +45,7 @@ class Transfer : public ListNode<Transfer> {
   absl::Status status;
   int64_t admission_due_ns = 0;
   int64_t break_due_ns = 0;
-  int64_t progress_ns = 0;  // when a chunk was last posted or done
+  int64_t progress_ns = 0;  // when it was admitted, or a chunk posted or done, or its lane went
 
   bool unposted() const { return !stopping && (next < bytes || !again.empty()); }
 };
@@ -66,6 +66,8 @@ class Transfers {
   static bool Running(const Fetch& fetch) { return fetch.state_ != nullptr; }
   static LinkImpl* LinkOf(const Fetch& fetch);
 
+  // No READ can be posted until the lane has a successor.
+  void OnLaneGone();
   void OnReadDone(const PostedRead& read, Error error);
   // After the fabric's LinkDown, which ends READs that it was given too late to answer.
   void OnLinkDown();
@@ -81,6 +83,8 @@ class Transfers {
   absl::Status Check(const Fetch& fetch, const wire::PayloadEntry& entry, uint64_t& bytes) const;
   void Admit();
   Transfer* Pick();
+  // The rest of it waits for a lane, or for keys on that.
+  bool Starves(const Transfer& transfer) const;
   bool KeysFit(const Transfer& transfer) const;
   Chunk NextChunk(Transfer& transfer);
   void Post(Transfer& transfer);

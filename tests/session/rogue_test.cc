@@ -1,177 +1,10 @@
-// A peer that does not keep to the protocol: a fabric's endpoint by hand against a real engine.
-#include <random>
+// A peer that does not keep to the protocol.
+#include "tests/session/rogue.h"
 
-#include "rpc/base/log.h"
-#include "rpc/wire/control.h"
-#include "rpc/wire/message.h"
-#include "tests/catch.h"
-#include "tests/session/pair.h"
+#include <random>
 
 namespace verbena::session::testing {
 namespace {
-
-using wire::RecordType;
-
-fabric::sim::NetworkOptions Plain() {
-  fabric::sim::NetworkOptions options;
-  options.prepares_lanes = false;
-  options.refused_read_breaks_lane = false;
-  return options;
-}
-
-std::vector<std::byte> Bare(RecordType type, uint32_t word = 0) {
-  std::vector<std::byte> record(8);
-  wire::WriteBare(type, word, record.data());
-  return record;
-}
-
-std::vector<std::byte> Method(uint32_t number, absl::string_view path) {
-  std::vector<std::byte> record(wire::MethodRecordBytes(path));
-  wire::WriteMethod(number, path, record.data());
-  return record;
-}
-
-std::vector<std::byte> Request(uint32_t call, uint32_t method, absl::string_view content,
-                               uint8_t flags = 0) {
-  std::vector<std::byte> record(wire::RoundUp8(16 + content.size()));
-  const uint8_t padding = static_cast<uint8_t>(record.size() - 16 - content.size());
-  wire::Store(record.data(),
-              wire::RecordHeader{RecordType::kRequest, static_cast<uint8_t>(flags | padding),
-                                 static_cast<uint16_t>(record.size()), call});
-  wire::Store(record.data() + 8, method);
-  std::memcpy(record.data() + 16, content.data(), content.size());
-  return record;
-}
-
-// The client's end of a link, whose frames the test writes itself.
-class Rogue final : public fabric::EventSink {
- public:
-  explicit Rogue(const EngineOptions& options = {}) : pair(Plain(), options) {
-    SetLogSink([](LogLevel, absl::string_view) {});
-    id = static_cast<LinkId>(77);
-    server_id = *pair.server->ReserveLink();
-    fabric::Sockets none;
-    auto a = pair.client_fabric->Prepare(id, fabric::Side::kClient, "");
-    auto b = pair.server_fabric->Prepare(server_id, fabric::Side::kServer, a->blob);
-    REQUIRE(pair.server_fabric->Complete(server_id, *a, none).ok());
-    REQUIRE(pair.client_fabric->Complete(id, *b, none).ok());
-    LinkSetup setup;
-    setup.fabric = pair.server_fabric;
-    setup.id = server_id;
-    setup.side = fabric::Side::kServer;
-    setup.info.peer = "a rogue";
-    setup.open_calls_max = 16;
-    pair.OnServer([&] {
-      pair.server->Adopt(setup, nullptr, &pair.sink,
-                         [this](absl::StatusOr<Link*> link) { told = link.status(); });
-    });
-    pair.client_fabric->Start(id);
-  }
-  ~Rogue() {
-    pair.OnServer([this] {
-      if (pair.sink.link != nullptr) pair.sink.link->Close(absl::CancelledError("over"));
-    });
-    AnswerAll();
-    Run([this] { return pair.sink.link == nullptr && pair.server->counters().calls_live == 0; });
-    SetLogSink({});
-  }
-
-  // Says what makes the server believe in the link.
-  void Prove() {
-    block = Pair::Pattern(64, 1);
-    wire::FillPattern(9, {block.data(), 64});
-    lease = LeaseSlot{0, 1};
-    pair.client_fabric->Lease(lease, id, {0, LaneRole::kOwner, 0}, block.region(), block.data(),
-                              64);
-    REQUIRE(Run([this] { return leased; }));
-    wire::PayloadEntry entry;
-    entry.lease = lease.word();
-    entry.bytes = 64;
-    entry.lanes = 1;
-    entry.pieces.push_back({0, 64});
-    entry.keys.push_back(key.words);
-    std::vector<std::byte> pattern(wire::PatternRecordBytes(entry));
-    wire::WritePattern(9, entry, pattern.data());
-    Send(Bare(RecordType::kReady));
-    REQUIRE(Run([this] { return frames != 0; }));  // its PATTERN
-    Send(pattern);
-    Send(Bare(RecordType::kProved));
-    REQUIRE(Run([this] { return pair.sink.link != nullptr; }));
-    Send(Method(1, "/test/Hold"));
-  }
-
-  void Send(absl::Span<const std::byte> records) {
-    fabric::OutFrame frame;
-    REQUIRE(pair.client_fabric->AcquireFrame(id, frame));
-    frame.bytes = static_cast<uint32_t>(8 + records.size());
-    wire::WriteFrameHeader(frame.data, frame.bytes, granted);
-    std::memcpy(frame.data + 8, records.data(), records.size());
-    pair.client_fabric->Send(id, {&frame, 1});
-  }
-  bool Run(const std::function<bool()>& done) {
-    for (int i = 0; i < 5'000 && !done(); ++i) {
-      pair.server_reactor->Tick();
-      pair.client_fabric->Poll(*this);
-    }
-    return done();
-  }
-  // The link is closed, whoever was served hears of it, and nothing of the frame was delivered.
-  void ExpectClosed(absl::StatusCode code, absl::string_view words) {
-    REQUIRE(Run([this] { return down; }));
-    REQUIRE(Run([this] { return pair.sink.link == nullptr || !pair.sink.served.empty(); }));
-    AnswerAll();
-    REQUIRE(Run([this] { return pair.sink.downs == 1; }));
-    INFO(pair.sink.cause.ToString());
-    CHECK(pair.sink.cause.code() == code);
-    CHECK(std::string(pair.sink.cause.message()).find(std::string(words)) != std::string::npos);
-    CHECK(pair.server->counters().leases_live == 0);
-    CHECK(pair.server->counters().calls_live == 0);
-  }
-  void AnswerAll() {
-    pair.OnServer([this] {
-      for (TestServed& served : pair.sink.served) {
-        served.payloads.reset();
-        if (served.ended == 0) served.link->Reply(served, absl::OkStatus(), {});
-      }
-    });
-  }
-
-  void OnFrame(LinkId, absl::Span<const std::byte> frame) override {
-    ++frames;
-    REQUIRE(wire::CheckFrame(frame) == wire::FrameError::kOk);
-    for (wire::FrameCursor cursor(frame); !cursor.done();) {
-      const wire::RecordHeader header = cursor.header();
-      if (header.type == RecordType::kReply) replies.push_back(Text({cursor.data(), header.bytes}));
-      cursor.Next(header);
-    }
-  }
-  void OnSendable(LinkId) override {}
-  void OnLeased(LeaseSlot, Error error, const fabric::RemoteKey& k) override {
-    leased = error == Error::kOk;
-    key = k;
-  }
-  void OnRevoked(LeaseSlot) override {}
-  void OnReadDone(ReadSlot, Error) override {}
-  void OnLaneDown(LinkId, Lane, Error) override {}
-  void OnLinkDown(LinkId, const absl::Status&) override { down = true; }
-
-  Pair pair;
-  LinkId id, server_id;
-  LeaseSlot lease;
-  fabric::RemoteKey key;
-  memory::Block block;
-  uint32_t granted = 64;  // the window
-  bool leased = false;
-  bool down = false;
-  int frames = 0;
-  std::vector<std::string> replies;
-  absl::Status told;
-};
-
-std::vector<std::byte> operator+(std::vector<std::byte> a, const std::vector<std::byte>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 TEST_CASE("a peer that takes grants and gives none does not keep this side flushing",
           "[session][hostile]") {
@@ -181,8 +14,8 @@ TEST_CASE("a peer that takes grants and gives none does not keep this side flush
   // that cannot leave.
   for (int i = 0; i < 100'000 && !rogue.down; ++i) {
     rogue.Send(Bare(RecordType::kCancel, 0xffff));
-    rogue.pair.server_reactor->Tick();
-    rogue.pair.client_fabric->Poll(rogue);
+    rogue.victim.reactor().Tick();
+    rogue.mine.Poll(rogue);
   }
   // Its own credits are used up as well, and it goes on.
   rogue.ExpectClosed(absl::StatusCode::kResourceExhausted, "more than its credits");
@@ -323,8 +156,8 @@ TEST_CASE("a payload of several pieces takes new keys, one for each", "[session]
   // Another lease of the same bytes, so that the pieces have different keys.
   const fabric::RemoteKey first = rogue.key;
   rogue.leased = false;
-  rogue.pair.client_fabric->Lease({1, 1}, rogue.id, {0, LaneRole::kOwner, 0}, rogue.block.region(),
-                                  rogue.block.data() + 32, 32);
+  rogue.mine.Lease({1, 1}, rogue.id, {0, LaneRole::kOwner, 0}, rogue.block.region(),
+                   rogue.block.data() + 32, 32);
   REQUIRE(rogue.Run([&] { return rogue.leased; }));
   wire::PayloadEntry entry;
   entry.ticket = 1;
@@ -385,8 +218,8 @@ TEST_CASE("random frames never do more than close the link", "[session][rogue]")
     if (type == RecordType::kRequest) wire::Store(record.data() + 8, uint32_t{1});
     rogue.Send(record);
     for (int tick = 0; tick < 60; ++tick) {
-      rogue.pair.server_reactor->Tick();
-      rogue.pair.client_fabric->Poll(rogue);
+      rogue.victim.reactor().Tick();
+      rogue.mine.Poll(rogue);
     }
     rogue.AnswerAll();
   }

@@ -1,0 +1,132 @@
+// Peers that say what is well formed, and at the wrong time, too often, or never.
+#include "tests/session/rogue.h"
+
+namespace verbena::session::testing {
+namespace {
+
+fabric::sim::NetworkOptions WithLanes() {
+  fabric::sim::NetworkOptions options = Plain();
+  options.prepares_lanes = true;
+  return options;
+}
+
+TEST_CASE("a lease that the peer was not told of cannot be released by it", "[session][hostile]") {
+  Rogue rogue({}, fabric::Side::kServer);
+  rogue.Prove();
+  const memory::Block block = Pair::Pattern(50'000, 7);
+  const OutgoingPayload payload{1, block.region(), block.data(), 50'000};
+  const std::string body(1'000, 'b');
+  std::deque<TestCall> small;
+  TestCall call("/test/Hold");
+  rogue.InSeat([&] {
+    // The calls before it use the credits up: it is leased, and cannot leave.
+    for (int i = 0; i < 100; ++i) {
+      Outgoing request;
+      request.body = Bytes(body);
+      rogue.link()->StartCall(small.emplace_back("/test/Hold"), request);
+    }
+    Outgoing request;
+    request.payloads = {&payload, 1};
+    rogue.link()->StartCall(call, request);
+  });
+  REQUIRE(rogue.Run([&] { return rogue.victim.counters().leases_live == 1; }));
+  rogue.Run([] { return false; });
+  // RELEASE of every name that it could have.
+  for (uint32_t index = 0; index < 3; ++index) {
+    for (uint32_t generation = 1; generation < 12; generation += 2) {
+      rogue.Send(Rogue::Release({index, generation}));
+    }
+  }
+  rogue.Run([] { return false; });
+  CHECK(rogue.victim.counters().leases_live == 1);
+  // Expect: the link, and the call with its lease, are as they were.
+  REQUIRE_FALSE(rogue.down);
+  rogue.InSeat([&] { rogue.link()->CancelCall(call, absl::CancelledError("enough")); });
+  REQUIRE(rogue.Run([&] { return call.done() && rogue.victim.counters().leases_live == 0; }));
+  for (int i = 0; i < 100; ++i) {
+    rogue.InSeat([&] {
+      rogue.link()->CancelCall(small[static_cast<size_t>(i)], absl::CancelledError("enough"));
+    });
+  }
+}
+
+TEST_CASE("lanes that are offered again and again close the link", "[session][hostile]") {
+  Rogue rogue({}, fabric::Side::kClient, WithLanes());
+  rogue.Prove();
+  rogue.grants = true;
+  int sent = 0;
+  for (; sent < 1'000 && !rogue.down; ++sent) {
+    rogue.owner_lane.generation += 1;
+    rogue.Send(Rogue::LaneRecord(RecordType::kLaneOffer, rogue.owner_lane, "anything"));
+    for (int i = 0; i < 20; ++i) {
+      rogue.victim.reactor().Tick();
+      rogue.mine.Poll(rogue);
+    }
+  }
+  CHECK(sent < 100);
+  rogue.ExpectClosed(absl::StatusCode::kResourceExhausted, "LANE_OFFER");
+}
+
+TEST_CASE("a payload whose keys never come ends its fetches", "[session][hostile]") {
+  Rogue rogue;
+  rogue.Prove();
+  wire::PayloadEntry entry;
+  entry.ticket = 1;
+  entry.lease = rogue.lease.word();
+  entry.bytes = 64;
+  entry.lanes = 1;
+  entry.key_generation = 7;  // of a lane that will never be
+  entry.pieces = {{0, 64}};
+  entry.keys.resize(1);
+  wire::MessageParts parts;
+  parts.table = {&entry, 1};
+  parts.body_leased = GENERATE(false, true);
+  std::string content(wire::SectionsBytes(parts), '\0');
+  const uint8_t flags = wire::EncodeSections(parts, reinterpret_cast<std::byte*>(content.data()));
+  rogue.Send(Request(0, 1, content, flags));
+  memory::Block into = *memory::AllocateBlock(64);
+  TestFetch fetch;
+  if (!parts.body_leased) {
+    REQUIRE(rogue.Run([&] { return rogue.pair.sink.requests == 1; }));
+    fetch.pieces.push_back({&memory::HostDevice(), into.data(), 64});
+    rogue.InSeat([&] { Link::StartFetch(*rogue.pair.sink.served[0].payloads, fetch); });
+  }
+  const auto ended = [&] { return parts.body_leased ? rogue.replies.size() == 1 : fetch.done(); };
+  // Expect: nothing for a while, since a lane is made again in less than that; then the end.
+  CHECK_FALSE(rogue.RunLong(ended, 5'000'000'000));
+  REQUIRE(rogue.RunLong(ended, 10'000'000'000));
+  if (!parts.body_leased) CHECK(fetch.status.code() == absl::StatusCode::kUnavailable);
+  rogue.AnswerAll();
+  REQUIRE(rogue.Run([&] { return rogue.replies.size() == 1; }));
+  CHECK(rogue.victim.counters().fetches_live == 0);
+}
+
+TEST_CASE("a reply whose leases the peer never lets become usable does not keep them",
+          "[session][hostile]") {
+  EngineOptions options;
+  options.reply_lease_age_max = absl::Milliseconds(50);
+  Rogue rogue(options, fabric::Side::kClient, WithLanes());
+  rogue.Prove();
+  // Its lane goes down, and the next one is not answered.
+  rogue.answers_offers = false;
+  rogue.Send(Rogue::LaneRecord(RecordType::kLaneDown, rogue.reader_lane, {}));
+  REQUIRE(rogue.Run([&] { return rogue.came[RecordType::kLaneOffer] == 2; }));
+  rogue.Send(Request(3, 1, "hello"));
+  REQUIRE(rogue.Run([&] { return rogue.pair.sink.requests == 1; }));
+  const memory::Block block = Pair::Pattern(50'000, 7);
+  const OutgoingPayload payload{1, block.region(), block.data(), 50'000};
+  TestServed& served = rogue.pair.sink.served[0];
+  rogue.InSeat([&] {
+    Outgoing reply;
+    reply.payloads = {&payload, 1};
+    rogue.link()->Reply(served, absl::OkStatus(), reply);
+  });
+  REQUIRE(rogue.Run([&] { return rogue.victim.counters().leases_live == 1; }));
+  CHECK_FALSE(rogue.RunLong([&] { return served.ended == 1; }, 30'000'000));
+  REQUIRE(rogue.RunLong([&] { return served.ended == 1; }, 100'000'000));
+  CHECK(rogue.victim.counters().leases_live == 0);
+  REQUIRE(rogue.Run([&] { return rogue.replies.size() == 1; }));
+}
+
+}  // namespace
+}  // namespace verbena::session::testing
