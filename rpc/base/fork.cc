@@ -33,12 +33,10 @@ Descriptors& TheDescriptors() {
   return *descriptors;
 }
 
-std::atomic<bool> forked{false};
-
 void BeforeFork() { TheDescriptors().mutex.lock(); }
 void InParent() { TheDescriptors().mutex.unlock(); }
 void InChild() {
-  forked.store(true, std::memory_order_relaxed);
+  internal::forked.store(true, std::memory_order_relaxed);
   for (const auto& [fd, file] : TheDescriptors().open) {
     if (FileOf(fd) == file) ::close(fd);
   }
@@ -47,7 +45,7 @@ void InChild() {
 
 }  // namespace
 
-bool Forked() { return forked.load(std::memory_order_relaxed); }
+constinit std::atomic<bool> internal::forked{false};
 
 void WatchForFork() {
   static const int once = pthread_atfork(BeforeFork, InParent, InChild);

@@ -3,12 +3,18 @@
 // is fine. What this library is asked to do in such a child fails with FAILED_PRECONDITION or,
 // where there is no Status, ends the child with a message. A child must also not hold its parent's
 // connections open: peers learn of a death by the end of the socket.
+#include <atomic>
+
 #include "absl/status/status.h"
 
 namespace verbena {
 
+namespace internal {
+extern constinit std::atomic<bool> forked;
+}
+
 // Any thread. Whether this process is a child forked after WatchForFork() in its parent.
-bool Forked();
+inline bool Forked() { return internal::forked.load(std::memory_order_relaxed); }
 // Any thread. From now on Forked() is true in children.
 void WatchForFork();
 

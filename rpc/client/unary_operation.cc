@@ -121,6 +121,19 @@ void UnaryOperation::GiveTo(session::Link& link, absl::string_view transport) {
 
 void UnaryOperation::OnReply(session::ReplyView& reply) {
   link_given_ = nullptr;
+  const size_t bytes = reply.body.size();
+  const bool plain = bytes <= kInlineReplyBytes && reply.status->ok() &&
+                     reply.payloads == nullptr && !reply.body_block &&
+                     reply.trailing_metadata.empty() && rare_ == nullptr;
+  if (!plain) return OnRareReply(reply);
+  if (bytes != 0) std::memcpy(small_reply_.data(), reply.body.data(), bytes);
+  reader_.body = {small_reply_.data(), bytes};
+  ChannelCore* const channel = channel_;
+  Complete();
+  channel->OnCallEnded();
+}
+
+void UnaryOperation::OnRareReply(session::ReplyView& reply) {
   if (!reply.trailing_metadata.empty()) extras_ = true;
   for (const auto& [key, value] : reply.trailing_metadata) {
     report_.trailing_metadata.Add(key, value);

@@ -81,6 +81,8 @@ class UnaryOperation final : public Operation, public session::ClientCall {
   void OnCancel(const absl::Status& why) override;
   void Recycle() override;
   void Finish(absl::Status status);
+  // One that is more than a small body.
+  void OnRareReply(session::ReplyView& reply);
   void KeepBody(session::ReplyView& reply);
   void RecycleExtras();
   // The lent destinations are filled before the call ends. False: there is nothing to place.

@@ -45,6 +45,9 @@ struct Traits {
                               // in every process that speaks this version
   uint32_t publish_bytes =
       0;  // hand over an open frame once it holds so much, so that both sides stay busy
+  // SendCopy takes frames up to this size. 0 = it is not there: all frames go by AcquireFrame and
+  // Send.
+  uint32_t copied_bytes = 0;
   uint32_t read_chunk_bytes = 0;  // the largest Read; a chunk is atomic with respect to revocation
   uint32_t reads_in_flight = 0;   // chunks worth posting at once on one link
   bool prepares_lanes =
@@ -141,6 +144,10 @@ class Fabric {
   virtual bool AcquireFrame(LinkId link, OutFrame& frame) = 0;
   // Hands frames over in order, with one doorbell. The session keeps within the peer's credits.
   virtual void Send(LinkId link, absl::Span<const OutFrame> frames) = 0;
+  // Hands over one frame, in order with those of Send, that lies in the session's own memory and is
+  // copied when this returns: for small frames cheaper than a buffer. At most
+  // traits().copied_bytes; the memory is readable up to whole cache lines.
+  virtual void SendCopy(LinkId, const std::byte* /*frame*/, uint32_t /*bytes*/) {}
   // Gives a buffer back unsent.
   virtual void Discard(LinkId link, const OutFrame& frame) = 0;
 

@@ -35,7 +35,7 @@ bool IsSet(const std::atomic<uint32_t>& done) { return done.load(std::memory_ord
 
 }  // namespace
 
-thread_local const std::atomic<uint32_t>* tls_driving = nullptr;
+constinit thread_local const std::atomic<uint32_t>* tls_driving = nullptr;
 
 bool Reactor::MayBlock(const std::atomic<uint32_t>& done) const {
   VERBENA_CHECK(tls_current == nullptr, "blocked on reactor ", options_.name, " on the thread of ",

@@ -17,12 +17,24 @@
 #include <thread>
 #include <vector>
 
+#include "rpc/base/clock.h"
 #include "rpc/base/mpsc_queue.h"
 #include "rpc/reactor/reactor.h"
 #include "rpc/reactor/stall.h"
 #include "rpc/reactor/timer_heap.h"
 
 namespace verbena::reactor {
+
+// What this thread waits for in DriveUntil; null = nothing.
+extern constinit thread_local const std::atomic<uint32_t>* tls_driving;
+// The reactor whose own thread this is.
+extern constinit thread_local Reactor* tls_current;
+// Its address is what `seat` holds while this thread has it.
+extern constinit thread_local char tls_token;
+inline const void* ThreadToken() { return &tls_token; }
+// What it holds while the own thread runs user code.
+inline constexpr char kLentToken = 0;
+inline const void* const lent_seat = &kLentToken;
 
 // A thread in DriveUntil that waits for its `done` without driving.
 struct Waiter {
@@ -72,12 +84,22 @@ struct Reactor::Impl {
   absl::Status Open();  // descriptors
 
   // ---- seat.cc
-  bool TryTake();  // the seat alone
+  // The seat alone.
+  bool TryTake() {
+    const void* holder = seat.load(std::memory_order_relaxed);
+    if (holder != nullptr && holder != lent_seat) return false;
+    if (thread_wants.load(std::memory_order_relaxed) != kNo && tls_current != &reactor)
+      return false;
+    return seat.compare_exchange_strong(holder, ThreadToken());
+  }
   // The own thread runs user code, which may block on anything, even on a lock that a caller in
   // Get() holds: others may take the seat meanwhile. Nobody else is told, so it costs a store.
-  void Lend();
+  void Lend() { seat.store(lent_seat, std::memory_order_release); }
   // The own thread, when nobody has taken what it lent.
-  bool Reclaim();
+  bool Reclaim() {
+    const void* expected = lent_seat;
+    return seat.compare_exchange_strong(expected, ThreadToken(), std::memory_order_acquire);
+  }
   void TakeBack();  // waits for whoever took it
   void Entered();   // what a thread does that has just taken it
   bool TryEnter();
@@ -109,7 +131,7 @@ struct Reactor::Impl {
   void RunUserCode();
   // After a tick without events. True: stop spinning and sleep.
   bool SpinStep(Spin& spin);
-  int64_t Clock() const;
+  int64_t Clock() const { return reactor.options_.clock ? reactor.options_.clock() : SteadyNs(); }
 
   // ---- drive.cc
   // kDone, kLostSeat, kIdle: this thread has left the seat; kIdle: and somebody else sleeps on the
@@ -185,15 +207,5 @@ struct Reactor::Impl {
   std::shared_ptr<StallWatch> stall;
   std::thread thread;
 };
-
-// One per thread: what `seat` holds.
-const void* ThreadToken();
-// What it holds while the own thread runs user code.
-inline constexpr char kLentToken = 0;
-inline const void* const lent_seat = &kLentToken;
-// What this thread waits for in DriveUntil; null = nothing.
-extern thread_local const std::atomic<uint32_t>* tls_driving;
-// The reactor whose own thread this is.
-extern thread_local Reactor* tls_current;
 
 }  // namespace verbena::reactor

@@ -98,8 +98,12 @@ void Operation::Drop() {
 }
 
 void Operation::Complete(absl::Status status) {
-  VERBENA_DCHECK(!done());
   if (!status.ok()) status_ = std::move(status);
+  Complete();
+}
+
+void Operation::Complete() {
+  VERBENA_DCHECK(!done());
   const uint32_t before = done_.exchange(kDone);  // see Wake
   if (before != kAwaited) {
     reactor_->Wake(done_);

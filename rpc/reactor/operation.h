@@ -69,6 +69,7 @@ class Operation {
   // The operation ends; in the seat. Gives up the reference of the work in flight: to the
   // resumption, where somebody awaits it.
   void Complete(absl::Status status);
+  void Complete();  // with OK
   // In the seat, not done yet. Complete follows, now or later.
   virtual void OnCancel(const absl::Status& why) = 0;
   // No reference is left.

@@ -19,7 +19,7 @@
 
 namespace verbena::reactor {
 
-thread_local Reactor* tls_current = nullptr;
+constinit thread_local Reactor* tls_current = nullptr;
 
 absl::StatusOr<std::unique_ptr<Reactor>> Reactor::Create(const ReactorOptions& options) {
   if (Forked()) {

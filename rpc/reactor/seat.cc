@@ -23,24 +23,7 @@ constexpr int64_t kFinishNs = 200'000;
 
 }  // namespace
 
-const void* ThreadToken() {
-  static thread_local char token;
-  return &token;
-}
-
-bool Reactor::Impl::TryTake() {
-  const void* holder = seat.load(std::memory_order_relaxed);
-  if (holder != nullptr && holder != lent_seat) return false;
-  if (thread_wants.load(std::memory_order_relaxed) != kNo && tls_current != &reactor) return false;
-  return seat.compare_exchange_strong(holder, ThreadToken());
-}
-
-void Reactor::Impl::Lend() { seat.store(lent_seat, std::memory_order_release); }
-
-bool Reactor::Impl::Reclaim() {
-  const void* expected = lent_seat;
-  return seat.compare_exchange_strong(expected, ThreadToken(), std::memory_order_acquire);
-}
+constinit thread_local char tls_token = 0;
 
 void Reactor::Impl::TakeBack() {
   if (!Reclaim()) TakeForThread();

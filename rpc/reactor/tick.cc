@@ -20,10 +20,6 @@ constexpr uint32_t kYieldsMax = 16;
 
 }  // namespace
 
-int64_t Reactor::Impl::Clock() const {
-  return reactor.options_.clock ? reactor.options_.clock() : SteadyNs();
-}
-
 bool Reactor::Impl::Tick(bool own) {
   reactor.now_ns_ = Clock();
   bool active = !seat_queue.Empty() && DrainSeatQueue();

@@ -60,6 +60,59 @@ uint64_t ClientCalls::WideTimeoutUs(const ClientCall& call) const {
   return left_us > int64_t{UINT32_MAX} ? static_cast<uint64_t>(left_us) : 0;
 }
 
+inline void ClientCalls::WriteHeader(const ClientCall& call, uint32_t method, uint32_t index,
+                                     uint8_t flags, uint32_t bytes, std::byte* to) {
+  const uint32_t word = index | uint32_t{At(index).generation} << 16;
+  wire::Store(to, wire::RecordHeader{wire::RecordType::kRequest, flags,
+                                     static_cast<uint16_t>(bytes), word});
+  wire::Store(to + 8, uint64_t{method} | uint64_t{TimeoutUs(call)} << 32);
+  link_.engine_impl().CountSent();
+}
+
+inline void ClientCalls::Open(ClientCall& call, ClientExchange* exchange, uint32_t index) {
+  Slot& slot = At(index);
+  slot.call = &call;
+  slot.exchange = exchange;
+  slot.open = true;
+  ++open_;
+  call.link_ = &link_;
+  call.exchange_ = exchange;
+  call.slot_ = index;
+  if (call.deadline_ns != 0) link_.DueAt(call.deadline_ns);
+}
+
+inline uint32_t ClientCalls::TakeSlot() {
+  const uint32_t index = free_;
+  if (index != ~0u) {
+    free_ = At(index).next_free;
+    return index;
+  }
+  return NewSlot();
+}
+
+uint32_t ClientCalls::NewSlot() {
+  if (used_ == chunks_.size() * kChunkSlots)
+    chunks_.push_back(std::make_unique<Slot[]>(kChunkSlots));
+  return used_++;
+}
+
+inline void ClientCalls::FreeSlot(Slot& slot, uint32_t index) {
+  slot.call = nullptr;
+  slot.exchange = nullptr;
+  slot.open = false;
+  ++slot.generation;
+  slot.next_free = free_;
+  free_ = index;
+  --open_;
+}
+
+inline ClientCalls::Slot* ClientCalls::FindOpen(uint32_t word) {
+  const uint32_t index = word & 0xffff;
+  if (index >= used_) return nullptr;
+  Slot& slot = At(index);
+  return slot.open && slot.generation == word >> 16 ? &slot : nullptr;
+}
+
 void ClientCalls::Start(ClientCall& call, const Outgoing& request) {
   VERBENA_DCHECK(call.link_ == nullptr, "a call is started twice");
   if (!link_.accepts_calls()) {
@@ -106,55 +159,6 @@ bool ClientCalls::StageFast(ClientCall& call, const Outgoing& request) {
   WriteHeader(call, method, index, flags, static_cast<uint32_t>(bytes), to);
   link_.writer().Staged();
   return true;
-}
-
-void ClientCalls::WriteHeader(const ClientCall& call, uint32_t method, uint32_t index,
-                              uint8_t flags, uint32_t bytes, std::byte* to) {
-  const uint32_t word = index | uint32_t{At(index).generation} << 16;
-  wire::Store(to, wire::RecordHeader{wire::RecordType::kRequest, flags,
-                                     static_cast<uint16_t>(bytes), word});
-  wire::Store(to + 8, uint64_t{method} | uint64_t{TimeoutUs(call)} << 32);
-  link_.engine_impl().CountSent();
-}
-
-void ClientCalls::Open(ClientCall& call, ClientExchange* exchange, uint32_t index) {
-  Slot& slot = At(index);
-  slot.call = &call;
-  slot.exchange = exchange;
-  slot.open = true;
-  ++open_;
-  call.link_ = &link_;
-  call.exchange_ = exchange;
-  call.slot_ = index;
-  if (call.deadline_ns != 0) link_.DueAt(call.deadline_ns);
-}
-
-uint32_t ClientCalls::TakeSlot() {
-  const uint32_t index = free_;
-  if (index != ~0u) {
-    free_ = At(index).next_free;
-    return index;
-  }
-  if (used_ == chunks_.size() * kChunkSlots)
-    chunks_.push_back(std::make_unique<Slot[]>(kChunkSlots));
-  return used_++;
-}
-
-void ClientCalls::FreeSlot(Slot& slot, uint32_t index) {
-  slot.call = nullptr;
-  slot.exchange = nullptr;
-  slot.open = false;
-  ++slot.generation;
-  slot.next_free = free_;
-  free_ = index;
-  --open_;
-}
-
-ClientCalls::Slot* ClientCalls::FindOpen(uint32_t word) {
-  const uint32_t index = word & 0xffff;
-  if (index >= used_) return nullptr;
-  Slot& slot = At(index);
-  return slot.open && slot.generation == word >> 16 ? &slot : nullptr;
 }
 
 void ClientCalls::StartSlow(ClientCall& call, const Outgoing& request) {

@@ -86,6 +86,7 @@ class ClientCalls {
   Slot& At(uint32_t index) { return chunks_[index / kChunkSlots][index % kChunkSlots]; }
   Slot* FindOpen(uint32_t word);
   uint32_t TakeSlot();
+  uint32_t NewSlot();
   void FreeSlot(Slot& slot, uint32_t index);
   void StartSlow(ClientCall& call, const Outgoing& request);
   bool StageFast(ClientCall& call, const Outgoing& request);

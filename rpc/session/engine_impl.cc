@@ -215,7 +215,7 @@ bool EngineImpl::FinishDying() {
 
 void EngineImpl::Remove(LinkImpl& link) {
   const LinkId id = link.id();
-  for (std::vector<LinkImpl*>* list : {&dirty_, &draining_, &waiting_for_reads_, &lane_failed_}) {
+  for (std::vector<LinkImpl*>* list : {&draining_, &waiting_for_reads_, &lane_failed_}) {
     list->erase(std::remove(list->begin(), list->end(), &link), list->end());
   }
   links_[static_cast<uint32_t>(id)] = nullptr;
@@ -226,8 +226,10 @@ void EngineImpl::Remove(LinkImpl& link) {
 }
 
 void EngineImpl::Flush() {
-  for (size_t i = 0; i < dirty_.size(); ++i) dirty_[i]->Flush();
-  dirty_.clear();
+  while (FrameWriter* writer = dirty_.front()) {
+    writer->Unlink();
+    writer->Flush();
+  }
 }
 
 // Whether a poll has something to do that no fabric will report.

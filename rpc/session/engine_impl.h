@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "rpc/base/mpsc_queue.h"
 #include "rpc/session/engine.h"
+#include "rpc/session/frame_writer.h"
 #include "rpc/session/leases.h"
 #include "rpc/session/payload_set.h"
 #include "rpc/session/transfers.h"
@@ -64,6 +65,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   int64_t admission_timeout_ns() const {
     return absl::ToInt64Nanoseconds(options_.admission_timeout);
   }
+  List<FrameWriter>& dirty() { return dirty_; }
   LeaseTable& leases() { return leases_; }
   ReadTable& reads() { return reads_; }
   const std::shared_ptr<EngineGate>& gate() const { return gate_; }
@@ -99,7 +101,6 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
     closing_.push_back(&link);
   }
   void LaneFailedLater(LinkImpl& link);
-  void AddDirty(LinkImpl& link) { dirty_.push_back(&link); }
   void AddDraining(LinkImpl& link) {
     later_ = true;
     draining_.push_back(&link);
@@ -176,7 +177,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   std::vector<std::pair<Fetch*, absl::Status>> done_, finishing_;
   std::vector<ServerCall*> ended_replies_, ending_replies_;
   std::vector<LeaseGroup*> notify_, notifying_;
-  std::vector<LinkImpl*> dirty_;
+  List<FrameWriter> dirty_;
   std::vector<LinkImpl*> closing_;
   std::vector<LinkImpl*> lane_failed_;
   std::vector<LinkImpl*> draining_;

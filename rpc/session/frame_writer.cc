@@ -7,8 +7,10 @@
 
 namespace verbena::session {
 
-FrameWriter::FrameWriter(LinkImpl& link, fabric::Fabric& fabric, LinkId id, uint32_t segment_bytes)
+FrameWriter::FrameWriter(LinkImpl& link, List<FrameWriter>& dirty, fabric::Fabric& fabric,
+                         LinkId id, uint32_t segment_bytes)
     : link_(link),
+      dirty_(dirty),
       fabric_(fabric),
       id_(id),
       publish_bytes_(std::max(fabric.traits().publish_bytes, wire::kFrameHeaderBytes + 1)),
@@ -19,81 +21,76 @@ FrameWriter::FrameWriter(LinkImpl& link, fabric::Fabric& fabric, LinkId id, uint
       ~7u;
   VERBENA_CHECK(frame_bytes_max_ >= 4 * wire::kControlFrameBytes, "frames of ", frame_bytes_max_,
                 " bytes");
+  own_bytes_ = std::min({kOwnBytes, fabric.traits().copied_bytes, frame_bytes_max_}) & ~7u;
+  OpenOwn();
+}
+
+void FrameWriter::OpenOwn() {
+  frame_ = {own_bytes_ != 0 && !closed_ ? own_.data() : nullptr, own_bytes_,
+            wire::kFrameHeaderBytes, 0};
+  room_ = closed_ ? 0 : own_bytes_;
+  UpdateDataLimit();
 }
 
 std::byte* FrameWriter::ReserveSlow(uint32_t bytes, SendClass send_class) {
   VERBENA_DCHECK(bytes % 8 == 0 && bytes <= record_bytes_max(), "record of ", bytes);
   if (closed_) return nullptr;
   // Control records share a frame also where data may not join them.
-  if (frame_.data != nullptr && frame_.bytes + bytes <= Limit(send_class)) {
-    std::byte* const at = frame_.data + frame_.bytes;
-    frame_.bytes += bytes;
-    return at;
-  }
-  if (frame_.data != nullptr && frame_.bytes > wire::kFrameHeaderBytes) Publish();
-  if (frame_.data == nullptr && !Open()) {
-    stalled_ = true;
-    return nullptr;
-  }
-  if (frame_.bytes + bytes > (send_class == SendClass::kData ? data_limit_ : Limit(send_class))) {
-    stalled_ = true;
-    link_.engine_impl().CountCreditStall();
-    return nullptr;
+  if (frame_.bytes + bytes > Limit(send_class)) {
+    if (holds_records()) Publish();
+    if (frame_.bytes + bytes > room_ && !Acquire()) {
+      stalled_ = true;
+      return nullptr;
+    }
+    if (frame_.bytes + bytes > Limit(send_class)) {
+      stalled_ = true;
+      link_.engine_impl().CountCreditStall();
+      return nullptr;
+    }
   }
   std::byte* const at = frame_.data + frame_.bytes;
   frame_.bytes += bytes;
   return at;
 }
 
-bool FrameWriter::Open() {
-  if (!fabric_.AcquireFrame(id_, frame_)) {
-    frame_ = {};
-    return false;
-  }
+bool FrameWriter::Acquire() {
+  fabric::OutFrame frame;
+  if (!fabric_.AcquireFrame(id_, frame)) return false;
+  frame_ = frame;
   frame_.bytes = wire::kFrameHeaderBytes;
+  room_ = std::min(frame_.capacity, frame_bytes_max_);
   UpdateDataLimit();
-  link_.MarkDirty();
+  MarkDirty();
   return true;
-}
-
-uint32_t FrameWriter::Limit(SendClass send_class) const {
-  if (hold_data_ && send_class == SendClass::kData) return 0;
-  return std::min(std::min(frame_.capacity, frame_bytes_max_), credits_.FrameBytesMax(send_class));
-}
-
-void FrameWriter::UpdateDataLimit() {
-  data_limit_ = frame_.data != nullptr ? Limit(SendClass::kData) : 0;
 }
 
 void FrameWriter::Publish() {
   wire::WriteFrameHeader(frame_.data, frame_.bytes, credits_.TakeGrant());
   credits_.OnSent(frame_.bytes);
-  fabric_.Send(id_, {&frame_, 1});
   ++frames_sent_;
-  frame_ = {};
-  data_limit_ = 0;
+  if (is_own()) {
+    fabric_.SendCopy(id_, frame_.data, frame_.bytes);
+    frame_.bytes = wire::kFrameHeaderBytes;
+    UpdateDataLimit();
+  } else {
+    fabric_.Send(id_, {&frame_, 1});
+    OpenOwn();
+  }
 }
 
 void FrameWriter::Flush() {
   if (closed_) return;
-  if (frame_.data != nullptr && frame_.bytes > wire::kFrameHeaderBytes) {
-    Publish();
-    return;
-  }
+  if (holds_records()) return Publish();
   if (credits_.GrantDue()) {
     // Looked at before a frame is opened: that marks the link as one to flush, and a peer that has
     // stopped reading would keep us at it for ever.
     const bool may_leave = credits_.FrameBytesMax(SendClass::kGrant) >= wire::kFrameHeaderBytes;
-    if (may_leave && (frame_.data != nullptr || Open())) {
-      Publish();
-      return;
-    }
+    if (may_leave && (frame_.data != nullptr || Acquire())) return Publish();
     stalled_ = true;
   }
-  if (frame_.data != nullptr) {
+  if (frame_.data != nullptr && !is_own()) {
     fabric_.Discard(id_, frame_);
-    frame_ = {};
-    data_limit_ = 0;
+    OpenOwn();
   }
 }
 
@@ -103,17 +100,10 @@ void FrameWriter::HoldData(bool hold) {
   UpdateDataLimit();
 }
 
-bool FrameWriter::OnPeerGranted(uint32_t granted) {
-  if (!credits_.OnPeerGranted(granted)) return false;
-  if (frame_.data != nullptr) UpdateDataLimit();
-  return true;
-}
-
 void FrameWriter::Close(bool discard) {
-  if (frame_.data != nullptr && discard) fabric_.Discard(id_, frame_);
-  frame_ = {};
+  if (frame_.data != nullptr && !is_own() && discard) fabric_.Discard(id_, frame_);
   closed_ = true;
-  data_limit_ = 0;
+  OpenOwn();
 }
 
 }  // namespace verbena::session

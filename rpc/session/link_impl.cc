@@ -35,7 +35,7 @@ LinkImpl::LinkImpl(EngineImpl& engine, uint64_t serial, const LinkSetup& setup, 
       owner_(owner),
       sink_(sink),
       proved_(std::move(proved)),
-      writer_(*this, *setup.fabric, setup.id, SegmentOf(setup)),
+      writer_(*this, engine.dirty(), *setup.fabric, setup.id, SegmentOf(setup)),
       inline_max_(writer_.record_bytes_max() - wire::kRequestHeaderBytes),
       reply_lease_age_max_ns_(absl::ToInt64Nanoseconds(
           setup.reply_lease_age_max > absl::ZeroDuration() ? setup.reply_lease_age_max
@@ -81,12 +81,6 @@ void LinkImpl::DueAt(int64_t due_ns) {
   if (due_ns >= due_ns_) return;
   due_ns_ = due_ns;
   engine_impl_.reactor().Arm(timer_, due_ns);
-}
-
-void LinkImpl::MarkDirty() {
-  if (dirty) return;
-  dirty = true;
-  engine_impl_.AddDirty(*this);
 }
 
 // ---- sending
@@ -156,7 +150,7 @@ uint32_t LinkImpl::DefineMethod(uint32_t method) {
 
 void LinkImpl::Resume() {
   writer_.ClearStalled();
-  if (writer_.credits().GrantDue()) MarkDirty();  // what stalled may have been the grant
+  if (writer_.credits().GrantDue()) writer_.MarkDirty();  // what stalled may have been the grant
   DrainControl();
   if (!control_.empty()) return;
   server_.Resume();
@@ -171,11 +165,6 @@ void LinkImpl::OnBudget() {
 
 void LinkImpl::OnSendable() {
   if (up()) Resume();
-}
-
-void LinkImpl::Flush() {
-  dirty = false;
-  if (up()) writer_.Flush();
 }
 
 // ---- life

@@ -53,7 +53,6 @@ class LinkImpl final : public Link {
   int64_t AfterUs(uint64_t us) const;
   // The link's timer runs at `due_ns` or before.
   void DueAt(int64_t due_ns);
-  void MarkDirty();
   void SendControl(absl::Span<const std::byte> record);
   void SendLeaseRecord(wire::RecordType type, uint64_t lease, bool whole_message);
   void SendCancel(uint32_t word);
@@ -78,7 +77,6 @@ class LinkImpl final : public Link {
   // Leases ended: their bytes may be announced again.
   void OnBudget();
   void OnTimer();
-  void Flush();
   void StartDrain(int64_t deadline_ns);
   // Ends everything; the rest happens in the engine's poll.
   void BeginClose(const absl::Status& why);
@@ -97,7 +95,6 @@ class LinkImpl final : public Link {
   List<PayloadSetImpl> sets;
   std::vector<Arrival*> arrivals;
   uint32_t setup_jobs = 0;
-  bool dirty = false;
 
  private:
   enum class State : uint8_t { kProving, kUp, kClosing, kDown };
@@ -109,7 +106,7 @@ class LinkImpl final : public Link {
 
   void Resume();
   void DrainControl();
-  absl::Status OnRecord(wire::RecordHeader header, absl::Span<const std::byte> record);
+  void OnRecord(wire::RecordHeader header, absl::Span<const std::byte> record);
   absl::Status OnControl(wire::RecordHeader header, absl::Span<const std::byte> record);
   absl::Status OnProofRecord(wire::RecordHeader header, absl::Span<const std::byte> record);
   absl::Status OnMethod(uint32_t number, absl::Span<const std::byte> record);

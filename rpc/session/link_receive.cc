@@ -8,6 +8,24 @@
 
 namespace verbena::session {
 
+inline void LinkImpl::OnRecord(wire::RecordHeader header, absl::Span<const std::byte> record) {
+  absl::Status status;
+  if (header.type == wire::RecordType::kReply && state_ == State::kUp &&
+      side_ == fabric::Side::kClient) {
+    engine_impl_.CountReceived();
+    return client_.OnReply(header, record);
+  }
+  if (header.type == wire::RecordType::kRequest && state_ == State::kUp &&
+      side_ == fabric::Side::kServer) {
+    engine_impl_.CountReceived();
+    status = server_.OnRequest(header, record);
+  } else {
+    status = OnControl(header, record);
+  }
+  if (!status.ok()) [[unlikely]]
+    Violate(status);
+}
+
 void LinkImpl::OnFrame(absl::Span<const std::byte> frame) {
   if (!up()) return;
   const wire::FrameError error = wire::CheckFrame(frame);
@@ -15,8 +33,7 @@ void LinkImpl::OnFrame(absl::Span<const std::byte> frame) {
     Violate(absl::InvalidArgumentError(wire::FrameErrorText(error)));
     return;
   }
-  const uint32_t bytes = static_cast<uint32_t>(frame.size());
-  if (!writer_.credits().OnReceived(bytes)) {
+  if (!writer_.credits().OnReceived(static_cast<uint32_t>(frame.size()))) {
     Violate(absl::ResourceExhaustedError("the peer sent more than its credits"));
     return;
   }
@@ -26,29 +43,14 @@ void LinkImpl::OnFrame(absl::Span<const std::byte> frame) {
   }
   for (wire::FrameCursor cursor(frame); !cursor.done();) {
     const wire::RecordHeader header = cursor.header();
-    const absl::Status status = OnRecord(header, {cursor.data(), header.bytes});
-    if (!status.ok()) Violate(status);
-    if (!up()) return;
+    OnRecord(header, {cursor.data(), header.bytes});
+    if (!up()) [[unlikely]]
+      return;
     cursor.Next(header);
   }
   writer_.credits().OnConsumed();
-  if (writer_.credits().GrantDue()) MarkDirty();
+  if (writer_.credits().GrantDue()) writer_.MarkDirty();
   if (writer_.stalled() || client_.waiting()) Resume();
-}
-
-absl::Status LinkImpl::OnRecord(wire::RecordHeader header, absl::Span<const std::byte> record) {
-  if (header.type == wire::RecordType::kReply && state_ == State::kUp &&
-      side_ == fabric::Side::kClient) {
-    engine_impl_.CountReceived();
-    client_.OnReply(header, record);
-    return absl::OkStatus();
-  }
-  if (header.type == wire::RecordType::kRequest && state_ == State::kUp &&
-      side_ == fabric::Side::kServer) {
-    engine_impl_.CountReceived();
-    return server_.OnRequest(header, record);
-  }
-  return OnControl(header, record);
 }
 
 absl::Status LinkImpl::OnControl(wire::RecordHeader header, absl::Span<const std::byte> record) {

@@ -23,7 +23,7 @@ void ServerExchange::OnSetDrained() { calls.OnSetDrained(*this); }
 
 ServerCalls::~ServerCalls() { VERBENA_DCHECK(live() == 0, live(), " calls live"); }
 
-ServerCalls::Slot* ServerCalls::FindOpen(uint32_t word) {
+inline ServerCalls::Slot* ServerCalls::FindOpen(uint32_t word) {
   const uint32_t index = word & 0xffff;
   const uint32_t chunk = index / kChunkSlots;
   if (chunk >= chunks_.size() || chunks_[chunk] == nullptr) return nullptr;
@@ -31,12 +31,17 @@ ServerCalls::Slot* ServerCalls::FindOpen(uint32_t word) {
   return slot.open && slot.generation == word >> 16 ? &slot : nullptr;
 }
 
+void ServerCalls::AddChunk(uint32_t chunk) {
+  if (chunk >= chunks_.size()) chunks_.resize(chunk + 1);
+  chunks_[chunk] = std::make_unique<Slot[]>(kChunkSlots);
+}
+
 // Null: out of range or taken.
-ServerCalls::Slot* ServerCalls::OpenSlot(uint32_t index) {
+inline ServerCalls::Slot* ServerCalls::OpenSlot(uint32_t index) {
   if (index >= open_max_) return nullptr;
   const uint32_t chunk = index / kChunkSlots;
-  if (chunk >= chunks_.size()) chunks_.resize(chunk + 1);
-  if (chunks_[chunk] == nullptr) chunks_[chunk] = std::make_unique<Slot[]>(kChunkSlots);
+  if (chunk >= chunks_.size() || chunks_[chunk] == nullptr) [[unlikely]]
+    AddChunk(chunk);
   Slot& slot = At(index);
   if (slot.open) return nullptr;
   slot.open = true;
@@ -46,11 +51,20 @@ ServerCalls::Slot* ServerCalls::OpenSlot(uint32_t index) {
   return &slot;
 }
 
-void ServerCalls::FreeSlot(Slot& slot) {
-  slot.call = nullptr;
-  slot.exchange = nullptr;
-  slot.open = false;
-  --open_;
+inline void ServerCalls::Give(Slot& slot, uint32_t index, uint32_t method, RequestView& request) {
+  request.method = link_.method_path(method);
+  request.method_cookie = link_.method_cookie(method);
+  request.deadline_ns = slot.deadline_ns;
+  delivering_ = index;
+  ServerCall* const call = link_.sink()->OnRequest(link_, request);
+  if (delivering_ != index) return;  // answered inline
+  delivering_ = ~0u;
+  call->link_ = &link_;
+  call->slot_ = index;
+  slot.call = call;
+  // The link may have been closed by the sink itself.
+  if (!link_.up() && !slot.cancelled) [[unlikely]]
+    CancelSlot(slot, link_.DownStatus(), true);
 }
 
 absl::Status ServerCalls::OnRequest(wire::RecordHeader header, absl::Span<const std::byte> record) {
@@ -80,8 +94,12 @@ absl::Status ServerCalls::OnRequest(wire::RecordHeader header, absl::Span<const 
   request.body =
       record.subspan(wire::kRequestHeaderBytes, header.bytes - wire::kRequestHeaderBytes -
                                                     (header.flags & wire::kPaddingMask));
-  absl::Status status = Deliver(*slot, index, method, request, nullptr);
-  if (!status.ok()) Refuse(index, status);
+  if (link_.method_cookie(method) != nullptr &&
+      request.body.size() <= link_.request_bytes_max(method)) [[likely]] {
+    Give(*slot, index, method, request);
+  } else {
+    Refuse(index, Deliver(*slot, index, method, request, nullptr));
+  }
   return absl::OkStatus();
 }
 
@@ -117,16 +135,14 @@ void ServerCalls::DeliverSlow(uint32_t index, uint32_t method, absl::Span<const 
 absl::Status ServerCalls::Deliver(Slot& slot, uint32_t index, uint32_t method, RequestView& request,
                                   wire::PayloadTable* table) {
   void* const cookie = link_.method_cookie(method);
-  request.method = link_.method_path(method);
-  if (cookie == nullptr)
-    return absl::UnimplementedError(absl::StrCat("unknown method ", request.method));
+  if (cookie == nullptr) {
+    return absl::UnimplementedError(absl::StrCat("unknown method ", link_.method_path(method)));
+  }
   const uint64_t bytes_max = link_.request_bytes_max(method);
   if (request.body.size() > bytes_max) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a request of ", request.body.size(), " bytes; the limit is ", bytes_max));
   }
-  request.method_cookie = cookie;
-  request.deadline_ns = slot.deadline_ns;
   if (table != nullptr && !table->empty()) {
     request.payloads = PayloadSetImpl::Create(link_, std::move(*table));
     ServerExchange& exchange = ExchangeOf(slot, index);
@@ -134,16 +150,7 @@ absl::Status ServerCalls::Deliver(Slot& slot, uint32_t index, uint32_t method, R
     exchange.set->set_watcher(&exchange);
   }
   if (slot.exchange != nullptr) slot.exchange->step = ServerExchange::Step::kRunning;
-  delivering_ = index;
-  ServerCall* const call = link_.sink()->OnRequest(link_, request);
-  if (delivering_ == index) {  // not answered inline
-    delivering_ = ~0u;
-    call->link_ = &link_;
-    call->slot_ = index;
-    slot.call = call;
-    // The link may have been closed by the sink itself.
-    if (!link_.up() && !slot.cancelled) CancelSlot(slot, link_.DownStatus(), true);
-  }
+  Give(slot, index, method, request);
   return absl::OkStatus();
 }
 

@@ -97,9 +97,17 @@ class ServerCalls {
   Slot& At(uint32_t index) { return chunks_[index / kChunkSlots][index % kChunkSlots]; }
   Slot* FindOpen(uint32_t word);
   Slot* OpenSlot(uint32_t index);
-  void FreeSlot(Slot& slot);
+  void AddChunk(uint32_t chunk);
+  void FreeSlot(Slot& slot) {
+    slot.call = nullptr;
+    slot.exchange = nullptr;
+    slot.open = false;
+    --open_;
+  }
   absl::Status Deliver(Slot& slot, uint32_t index, uint32_t method, RequestView& request,
                        wire::PayloadTable* table);
+  // The sink gets it.
+  void Give(Slot& slot, uint32_t index, uint32_t method, RequestView& request);
   void DeliverSlow(uint32_t index, uint32_t method, absl::Span<const std::byte> record);
   void Refuse(uint32_t index, const absl::Status& status);
   bool StageFast(Slot& slot, uint32_t index, const absl::Status& status, const Outgoing& message);

@@ -10,6 +10,7 @@
 // Records follow, each a multiple of 8 bytes. CheckFrame walks all their headers, so that a
 // receiver acts on none of them when one is bad; afterwards FrameCursor needs no further checks of
 // lengths.
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -87,8 +88,54 @@ enum class FrameError : uint8_t {
 };
 const char* FrameErrorText(FrameError error);
 
+namespace internal {
+
+inline constexpr uint32_t kNoLength = UINT32_MAX;
+
+// The shortest record of each type; kNoLength: unknown and critical, so that none is long enough.
+constexpr std::array<uint32_t, 256> ShortestRecords() {
+  std::array<uint32_t, 256> shortest{};
+  for (uint32_t type = 0; type < 256; ++type)
+    shortest[type] = (type & kCriticalBit) != 0 ? kNoLength : kRecordHeaderBytes;
+  using enum RecordType;
+  for (RecordType type : {kReply, kCancel, kReady, kProved, kGoAway, kGoAwayAck})
+    shortest[static_cast<uint8_t>(type)] = 8;
+  for (RecordType type : {kRequest, kMethod, kRelease, kRecall, kPattern, kLaneDown, kLaneOffer,
+                          kLaneReady, kLeaseKeys})
+    shortest[static_cast<uint8_t>(type)] = 16;
+  return shortest;
+}
+inline constexpr std::array<uint32_t, 256> kShortest = ShortestRecords();
+
+// Whether a record's length suits its type and what is left of the frame.
+inline bool Fits(RecordHeader header, size_t left) {
+  // A message's padding lies within what follows its fixed header.
+  const bool message = header.type == RecordType::kRequest || header.type == RecordType::kReply;
+  const uint32_t more = message && (header.flags & 7) != 0 ? 1 : 0;
+  return header.bytes <= left && header.bytes % 8 == 0 &&
+         header.bytes >= uint64_t{kShortest[static_cast<uint8_t>(header.type)]} + more;
+}
+// Of one that does not.
+FrameError WhyBad(RecordHeader header, size_t left);
+
+}  // namespace internal
+
 // Checks the header and all record headers. Any bytes are allowed as input.
-FrameError CheckFrame(absl::Span<const std::byte> frame);
+inline FrameError CheckFrame(absl::Span<const std::byte> frame) {
+  if (frame.size() < kFrameHeaderBytes) return FrameError::kNoHeader;
+  const uint32_t word = Load<uint32_t>(frame.data());
+  if (word != ((frame.size() & 0xffff) | uint32_t{kFrameMark} << 16)) return FrameError::kNoHeader;
+  const std::byte* at = frame.data() + kFrameHeaderBytes;
+  for (size_t left = frame.size() - kFrameHeaderBytes; left != 0;) {
+    RecordHeader header;
+    if (left >= kRecordHeaderBytes) header = Load<RecordHeader>(at);
+    if (!internal::Fits(header, left)) [[unlikely]]
+      return internal::WhyBad(header, left);
+    at += header.bytes;
+    left -= header.bytes;
+  }
+  return FrameError::kOk;
+}
 
 inline uint32_t FrameGranted(absl::Span<const std::byte> frame) {
   return Load<uint32_t>(frame.data() + 4);

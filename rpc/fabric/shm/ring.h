@@ -18,6 +18,14 @@ namespace verbena::fabric::shm {
 
 inline uint32_t LinesOf(uint32_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes; }
 
+// Line by line: for so few bytes of a known unit the compiler would take a string instruction,
+// whose start costs more than the copy.
+inline void CopyLines(std::byte* to, const std::byte* from, uint32_t lines) {
+  for (uint32_t i = 0; i < lines; ++i) {
+    memcpy(to + size_t{i} * kLineBytes, from + size_t{i} * kLineBytes, kLineBytes);
+  }
+}
+
 class RingWriter {
  public:
   // `mine` has its nonce.
@@ -35,7 +43,7 @@ class RingWriter {
     at_ = (at_ + lines) % kRingLines;
     __atomic_store_n(reinterpret_cast<uint64_t*>(ring_ + size_t{at_} * kLineBytes), uint64_t{0},
                      __ATOMIC_RELAXED);
-    if (lines > 1) memcpy(at + kLineBytes, data + kLineBytes, size_t{lines - 1} * kLineBytes);
+    CopyLines(at + kLineBytes, data + kLineBytes, lines - 1);
     memcpy(at + 8, data + 8, kLineBytes - 8);
     uint64_t
         commit;  // the length joins in a register: a load right behind a narrower store would stall
@@ -74,7 +82,7 @@ class RingReader {
     const uint32_t lines = LinesOf(bytes);
     memcpy(to, &commit, sizeof commit);
     memcpy(to + 8, at + 8, kLineBytes - 8);
-    if (lines > 1) memcpy(to + kLineBytes, at + kLineBytes, size_t{lines - 1} * kLineBytes);
+    CopyLines(to + kLineBytes, at + kLineBytes, lines - 1);
     at_ = (at_ + lines) % kRingLines;
   }
 

@@ -43,6 +43,7 @@ ShmFabric::ShmFabric(const ShmOptions& options)
   traits_.slot_bytes = kLineBytes;
   traits_.window_slots = kRingLines - 1;  // the line after the last frame starts with zeros
   traits_.publish_bytes = 512;
+  traits_.copied_bytes = limits::kSegmentBytes;
   traits_.read_chunk_bytes = kReadChunkBytes;
   traits_.reads_in_flight = 2;
   traits_.revocation = Revocation::kWord;

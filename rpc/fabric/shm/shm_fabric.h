@@ -8,6 +8,7 @@
 // turns cold: its `sleeping` flag is set, so the peer rings the fabric's eventfd; while the reactor
 // is awake anyway, one cold link is looked at per tick in turn. So a thousand idle links cost one
 // look per tick, and Arm is as long as the hot list.
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -50,6 +51,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   void Start(LinkId link) override;
   bool AcquireFrame(LinkId link, OutFrame& frame) override;
   void Send(LinkId link, absl::Span<const OutFrame> frames) override;
+  void SendCopy(LinkId link, const std::byte* frame, uint32_t bytes) override;
   void Discard(LinkId link, const OutFrame& frame) override;
   void Lease(LeaseSlot slot, LinkId link, Lane lane, const memory::RegionRef& region,
              const std::byte* data, size_t bytes) override;
@@ -110,7 +112,19 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   void OfferBuffers();
   bool FrameWaits() const;
   void Ring(const Link& link);
-  void WakePeer(Link& link);
+  void Sent(Link& link) {
+    link.active = true;
+    if (!link.hot) [[unlikely]]
+      Heat(link);
+    WakePeer(link);
+  }
+  void WakePeer(Link& link) {
+    // Pairs with the fence of a peer that sets `sleeping` and then looks at its ring once more: one
+    // of both sees the other.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (link.theirs.control().sleeping.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      Ring(link);
+  }
 
   // Hot and cold, sleeping (shm_sleep.cc)
   void Heat(Link& link);

@@ -76,19 +76,14 @@ void ShmFabric::Send(LinkId id, absl::Span<const OutFrame> frames) {
   }
   if (!want_buffer_.empty()) [[unlikely]]
     OfferBuffers();
-  if (!up) return;
-  link->active = true;
-  if (!link->hot) Heat(*link);
-  WakePeer(*link);
+  if (up) Sent(*link);
 }
 
-void ShmFabric::WakePeer(Link& link) {
-  // Pairs with the fence of a peer that sets `sleeping` and then looks at its ring once more: one
-  // of both sees the other.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (link.theirs.control().sleeping.load(std::memory_order_relaxed) != 0) [[unlikely]] {
-    Ring(link);
-  }
+void ShmFabric::SendCopy(LinkId id, const std::byte* frame, uint32_t bytes) {
+  Link* const link = Find(id);
+  if (link == nullptr || link->closing) return;
+  link->out.Write(frame, bytes);
+  Sent(*link);
 }
 
 void ShmFabric::Ring(const Link& link) {
