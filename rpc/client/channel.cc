@@ -141,7 +141,8 @@ Operation* StartUnary(Channel& channel, const MethodInfo& method, const void* re
   ChannelCore& core = channel.core();
   UnaryOperation* operation = UnaryOperation::New(core);
   operation->method = IdOf(method);
-  operation->deadline_ns = DeadlineNs(options, core.options());
+  operation->deadline_ns =
+      options.timed() || core.times_calls() ? DeadlineNs(options, core.options()) : 0;
   operation->reply_bytes_max =
       method.reply_bytes_max != 0 ? method.reply_bytes_max : core.options().reply_bytes_max();
   operation->writer().Prepare(core.stage_foreign(), method.request_bytes_max);

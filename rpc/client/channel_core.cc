@@ -63,6 +63,7 @@ ChannelCore::ChannelCore(absl::string_view target, const ChannelOptions& options
     : target_(target),
       interned_target_(Intern(target)),
       options_(options),
+      times_calls_(options.default_timeout() != absl::InfiniteDuration()),
       address_(ParseTarget(target)),
       reactor_(&reactor::NextReactor()),
       engine_(Forked() ? nullptr : &session::EngineOf(*reactor_)),

@@ -28,6 +28,8 @@ class ChannelCore final : public session::LinkOwner {
   const std::string& target() const { return target_; }
   absl::string_view interned_target() const { return interned_target_; }
   const ChannelOptions& options() const { return options_; }
+  // Whether calls without a deadline of their own have one.
+  bool times_calls() const { return times_calls_; }
   reactor::Reactor& reactor() const { return *reactor_; }
   // Whether memory unknown to the library is worth staging: not where the owner's CPU serves READs.
   bool stage_foreign() const { return stage_foreign_.load(std::memory_order_relaxed); }
@@ -90,6 +92,7 @@ class ChannelCore final : public session::LinkOwner {
   const std::string target_;
   const absl::string_view interned_target_;
   const ChannelOptions options_;
+  const bool times_calls_;
   absl::StatusOr<std::string> address_;
   reactor::Reactor* const reactor_;
   session::Engine* const engine_;

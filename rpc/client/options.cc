@@ -11,6 +11,7 @@ CallOptions::CallOptions(const CallOptions& other)
     : timeout_(other.timeout_),
       deadline_(other.deadline_),
       rare_(other.rare_ != nullptr ? std::make_unique<Rare>(*other.rare_) : nullptr),
+      timed_(other.timed_),
       wait_for_ready_(other.wait_for_ready_) {}
 
 CallOptions& CallOptions::operator=(const CallOptions& other) {

@@ -1,6 +1,7 @@
 #include "rpc/client/unary_operation.h"
 
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "rpc/base/limits.h"
@@ -11,40 +12,46 @@
 
 namespace verbena::internal {
 
-// Objects are kept constructed: their vectors are reused with them.
+// This thread's free operations. They are kept constructed: their vectors are reused with them.
+// Trivially destructible, so that operations can end while the thread's other objects die.
 struct OperationPool {
   // Per thread; more are freed. Too low: allocations when many calls are in flight.
-  static constexpr size_t kKept = 256;
+  static constexpr uint32_t kKept = 256;
 
-  ~OperationPool() {
-    closed = true;
-    for (UnaryOperation* operation : list) delete operation;
-  }
-  UnaryOperation* Take() {
-    if (list.empty()) return new UnaryOperation;
-    UnaryOperation* operation = list.back();
-    list.pop_back();
+  struct Closer {
+    ~Closer() {
+      pool.closed = true;
+      while (pool.first != nullptr) delete std::exchange(pool.first, pool.first->next_waiting);
+    }
+  };
+  static UnaryOperation* Take() {
+    UnaryOperation* const operation = pool.first;
+    if (operation == nullptr) return new UnaryOperation;
+    pool.first = std::exchange(operation->next_waiting, nullptr);
+    --pool.count;
     return operation;
   }
-  void Give(UnaryOperation* operation) {
-    if (closed || list.size() >= kKept) {
+  static void Give(UnaryOperation* operation) {
+    static thread_local Closer closer;  // made at the first of a thread
+    (void)closer;
+    if (pool.closed || pool.count >= kKept) [[unlikely]] {
       delete operation;
-    } else {
-      list.push_back(operation);
+      return;
     }
+    operation->next_waiting = pool.first;
+    pool.first = operation;
+    ++pool.count;
   }
 
-  std::vector<UnaryOperation*> list;
-  static thread_local bool closed;  // outlives the pool
-  static OperationPool& Get() {
-    static thread_local OperationPool pool;
-    return pool;
-  }
+  UnaryOperation* first = nullptr;  // by next_waiting
+  uint32_t count = 0;
+  bool closed = false;
+  static constinit thread_local OperationPool pool;
 };
-thread_local bool OperationPool::closed = false;
+constinit thread_local OperationPool OperationPool::pool;
 
 UnaryOperation* UnaryOperation::New(ChannelCore& channel) {
-  UnaryOperation* operation = OperationPool::Get().Take();
+  UnaryOperation* operation = OperationPool::Take();
   operation->Restart(channel.reactor());
   operation->channel_ = &channel;
   operation->report_.peer = channel.interned_target();
@@ -57,11 +64,7 @@ void UnaryOperation::Recycle() {
   if (extras_) RecycleExtras();
   link_given_ = nullptr;
   started_ = false;
-  if (OperationPool::closed) {
-    delete this;
-  } else {
-    OperationPool::Get().Give(this);
-  }
+  OperationPool::Give(this);
 }
 
 void UnaryOperation::RecycleExtras() {
@@ -85,15 +88,12 @@ UnaryOperation::StartWork::StartWork(UnaryOperation* o)
       }),
       operation(o) {}
 
-absl::Status UnaryOperation::SetOptions(const CallOptions& options) {
-  wait_for_ready_ = options.wait_for_ready();
-  const CallOptions::Rare* rare = options.rare();
-  if (rare == nullptr) return absl::OkStatus();
-  absl::Status valid = rare->metadata.Validate();
+absl::Status UnaryOperation::SetRare(const CallOptions::Rare& rare) {
+  absl::Status valid = rare.metadata.Validate();
   if (!valid.ok()) return valid;
   extras_ = true;
   rare_ = std::make_unique<Rare>();
-  rare_->metadata = rare->metadata.pairs();
+  rare_->metadata = rare.metadata.pairs();
   size_t bytes = 0;
   for (const Metadata::Pair& pair : rare_->metadata) {
     rare_->metadata_view.emplace_back(pair.first, pair.second);
@@ -103,9 +103,9 @@ absl::Status UnaryOperation::SetOptions(const CallOptions& options) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the call's metadata has ", bytes, " bytes; the limit is ", limits::kMetadataBytesMax));
   }
-  rare_->placement = rare->reply_placement;
-  if (rare->cancellation.stop_possible()) {
-    rare_->stop.emplace(rare->cancellation, StopFunction{this});
+  rare_->placement = rare.reply_placement;
+  if (rare.cancellation.stop_possible()) {
+    rare_->stop.emplace(rare.cancellation, StopFunction{this});
   }
   return absl::OkStatus();
 }

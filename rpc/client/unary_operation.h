@@ -34,7 +34,10 @@ class UnaryOperation final : public Operation, public session::ClientCall {
   // The stages, in this order. Any thread, before it is started.
   MessageWriter& writer() { return writer_; }
   // INVALID_ARGUMENT, RESOURCE_EXHAUSTED: metadata that breaks the rules.
-  absl::Status SetOptions(const CallOptions& options);
+  absl::Status SetOptions(const CallOptions& options) {
+    wait_for_ready_ = options.wait_for_ready();
+    return options.rare() == nullptr ? absl::OkStatus() : SetRare(*options.rare());
+  }
   bool wait_for_ready() const { return wait_for_ready_; }
   // Instead of starting it: nobody has seen it.
   void Discard() { Recycle(); }
@@ -51,7 +54,8 @@ class UnaryOperation final : public Operation, public session::ClientCall {
   void ReleaseKept() override;
 
   reactor::Work& start_work() { return start_work_; }
-  UnaryOperation* next_waiting = nullptr;  // the channel's list of calls without a connection
+  // The channel's list of calls without a connection; free, the thread's.
+  UnaryOperation* next_waiting = nullptr;
   bool waiting = false;
 
  private:
@@ -80,6 +84,7 @@ class UnaryOperation final : public Operation, public session::ClientCall {
   ~UnaryOperation() override = default;
   void OnCancel(const absl::Status& why) override;
   void Recycle() override;
+  absl::Status SetRare(const CallOptions::Rare& rare);
   void Finish(absl::Status status);
   // One that is more than a small body.
   void OnRareReply(session::ReplyView& reply);

@@ -109,9 +109,9 @@ struct Reactor::Impl {
   // From user code of the own thread, when nobody has taken the lent seat. False: not so.
   bool RunFromUserCode(Work& work);
   void QueueForSeat(Work& work);
-  // Runs what is queued for the seat, if nobody else has it. What only sends leaves the pollers
-  // armed: whoever waits for an answer disarms them when it drives.
-  void RunSeatQueue();
+  // In the seat, which it leaves: runs `first`, if not null, and what is queued. What only sends
+  // leaves the pollers armed: whoever waits for an answer disarms them when it drives.
+  void WorkInSeat(Work* first);
   void ReleaseSeat();
   // Arms all pollers. False: something is left to do, and they are disarmed again.
   bool ArmAll();

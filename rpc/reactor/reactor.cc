@@ -87,9 +87,11 @@ bool Reactor::Impl::RunFromUserCode(Work& work) {
 }
 
 void Reactor::Impl::QueueForSeat(Work& work) {
+  // Mostly the seat is free and nothing is queued: that needs no queue.
+  if (seat_queue.Empty() && TryTake()) return WorkInSeat(&work);
   seat_queue.Push(work);
   const void* const holder = seat.load();
-  if (holder == nullptr || holder == lent_seat) RunSeatQueue();
+  if ((holder == nullptr || holder == lent_seat) && TryTake()) WorkInSeat(nullptr);
 }
 
 bool Reactor::TryEnter() { return impl_->TryEnter(); }

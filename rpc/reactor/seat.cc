@@ -4,6 +4,7 @@
 #include <sys/timerfd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "rpc/base/check.h"
 #include "rpc/base/clock.h"
@@ -93,13 +94,19 @@ bool Reactor::Impl::HasLater() const {
   return later;
 }
 
-void Reactor::Impl::RunSeatQueue() {
+void Reactor::Impl::WorkInSeat(Work* first) {
+  const auto work = [&] {
+    if (first != nullptr) {
+      Work* const now = std::exchange(first, nullptr);
+      now->run(now);
+    }
+    DrainSeatQueue();
+    FlushAll();
+  };
   do {
-    if (Forked() || !TryTake()) return;
     if (armed && !rearm.load()) {
       reactor.now_ns_ = Clock();
-      DrainSeatQueue();
-      FlushAll();
+      work();
       if (!rearm.load() && !HasLater()) {
         SetTimer();
         ReleaseSeat();
@@ -107,13 +114,10 @@ void Reactor::Impl::RunSeatQueue() {
       }
     }
     Entered();
-    if (reactor.options_.thread) {
-      DrainSeatQueue();
-      FlushAll();
-      FinishLater();
-    }
+    work();
+    if (reactor.options_.thread) FinishLater();
     Leave();
-  } while (!seat_queue.Empty());
+  } while (!seat_queue.Empty() && !Forked() && TryTake());
 }
 
 void Reactor::Impl::ReleaseSeat() {

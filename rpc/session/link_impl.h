@@ -81,6 +81,8 @@ class LinkImpl final : public Link {
   // Ends everything; the rest happens in the engine's poll.
   void BeginClose(const absl::Status& why);
   void RunClose();
+  // The peer broke the protocol.
+  void Violate(const absl::Status& why);
   // Whether the drain is over; then the link closes.
   bool CheckDrained();
   // After the fabric's LinkDown: whether nothing refers to the link any more. Then Finish tells its
@@ -107,14 +109,14 @@ class LinkImpl final : public Link {
   void Resume();
   void DrainControl();
   void OnRecord(wire::RecordHeader header, absl::Span<const std::byte> record);
-  absl::Status OnControl(wire::RecordHeader header, absl::Span<const std::byte> record);
+  void OnControl(wire::RecordHeader header, absl::Span<const std::byte> record);
+  absl::Status TakeControl(wire::RecordHeader header, absl::Span<const std::byte> record);
   absl::Status OnProofRecord(wire::RecordHeader header, absl::Span<const std::byte> record);
   absl::Status OnMethod(uint32_t number, absl::Span<const std::byte> record);
   void OnRelease(uint64_t lease, bool whole_message);
   void OnRecall(uint64_t lease);
   absl::Status OnLeaseKeys(absl::Span<const std::byte> record);
   void OnGoAway();
-  void Violate(const absl::Status& why);
   void SendBare(wire::RecordType type);
 
   struct LinkTimer : reactor::Timer {

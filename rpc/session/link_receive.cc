@@ -9,21 +9,17 @@
 namespace verbena::session {
 
 inline void LinkImpl::OnRecord(wire::RecordHeader header, absl::Span<const std::byte> record) {
-  absl::Status status;
-  if (header.type == wire::RecordType::kReply && state_ == State::kUp &&
-      side_ == fabric::Side::kClient) {
-    engine_impl_.CountReceived();
-    return client_.OnReply(header, record);
+  if (state_ == State::kUp) [[likely]] {
+    if (header.type == wire::RecordType::kReply && side_ == fabric::Side::kClient) {
+      engine_impl_.CountReceived();
+      return client_.OnReply(header, record);
+    }
+    if (header.type == wire::RecordType::kRequest && side_ == fabric::Side::kServer) {
+      engine_impl_.CountReceived();
+      return server_.OnRequest(header, record);
+    }
   }
-  if (header.type == wire::RecordType::kRequest && state_ == State::kUp &&
-      side_ == fabric::Side::kServer) {
-    engine_impl_.CountReceived();
-    status = server_.OnRequest(header, record);
-  } else {
-    status = OnControl(header, record);
-  }
-  if (!status.ok()) [[unlikely]]
-    Violate(status);
+  OnControl(header, record);
 }
 
 void LinkImpl::OnFrame(absl::Span<const std::byte> frame) {
@@ -53,7 +49,11 @@ void LinkImpl::OnFrame(absl::Span<const std::byte> frame) {
   if (writer_.stalled() || client_.waiting()) Resume();
 }
 
-absl::Status LinkImpl::OnControl(wire::RecordHeader header, absl::Span<const std::byte> record) {
+void LinkImpl::OnControl(wire::RecordHeader header, absl::Span<const std::byte> record) {
+  if (absl::Status status = TakeControl(header, record); !status.ok()) Violate(status);
+}
+
+absl::Status LinkImpl::TakeControl(wire::RecordHeader header, absl::Span<const std::byte> record) {
   switch (header.type) {
     case wire::RecordType::kReady:
     case wire::RecordType::kPattern:

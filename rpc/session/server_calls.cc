@@ -67,19 +67,19 @@ inline void ServerCalls::Give(Slot& slot, uint32_t index, uint32_t method, Reque
     CancelSlot(slot, link_.DownStatus(), true);
 }
 
-absl::Status ServerCalls::OnRequest(wire::RecordHeader header, absl::Span<const std::byte> record) {
+void ServerCalls::OnRequest(wire::RecordHeader header, absl::Span<const std::byte> record) {
   const uint32_t index = header.word & 0xffff;
   const uint64_t words = wire::Load<uint64_t>(record.data() + 8);
   const uint32_t method = static_cast<uint32_t>(words);
   const uint32_t timeout_us = static_cast<uint32_t>(words >> 32);
-  if (!link_.KnowsMethod(method)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a request for method ", method, ", which was never defined"));
+  if (!link_.KnowsMethod(method)) [[unlikely]] {
+    return link_.Violate(absl::InvalidArgumentError(
+        absl::StrCat("a request for method ", method, ", which was never defined")));
   }
   Slot* const slot = OpenSlot(index);
-  if (slot == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("a request in call slot ", index,
-                                                   ", which is taken or not below ", open_max_));
+  if (slot == nullptr) [[unlikely]] {
+    return link_.Violate(absl::InvalidArgumentError(absl::StrCat(
+        "a request in call slot ", index, ", which is taken or not below ", open_max_)));
   }
   slot->generation = static_cast<uint16_t>(header.word >> 16);
   if (timeout_us != 0) {
@@ -88,7 +88,7 @@ absl::Status ServerCalls::OnRequest(wire::RecordHeader header, absl::Span<const 
   }
   if ((header.flags & ~wire::kPaddingMask) != 0) {
     DeliverSlow(index, method, record);
-    return absl::OkStatus();
+    return;
   }
   RequestView& request = link_.engine_impl().plain_request();
   request.body =
@@ -100,7 +100,6 @@ absl::Status ServerCalls::OnRequest(wire::RecordHeader header, absl::Span<const 
   } else {
     Refuse(index, Deliver(*slot, index, method, request, nullptr));
   }
-  return absl::OkStatus();
 }
 
 void ServerCalls::DeliverSlow(uint32_t index, uint32_t method, absl::Span<const std::byte> record) {

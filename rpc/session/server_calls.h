@@ -66,8 +66,7 @@ class ServerCalls {
   ServerCalls(LinkImpl& link, uint32_t open_max) : link_(link), open_max_(open_max) {}
   ~ServerCalls();
 
-  // Not OK: the peer broke the protocol.
-  absl::Status OnRequest(wire::RecordHeader header, absl::Span<const std::byte> record);
+  void OnRequest(wire::RecordHeader header, absl::Span<const std::byte> record);
   void OnCancel(uint32_t word);
   void Reply(ServerCall& call, const absl::Status& status, const Outgoing& message);
   void Resume();

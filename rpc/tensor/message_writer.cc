@@ -13,18 +13,15 @@
 
 namespace verbena::internal {
 
-std::byte* MessageWriter::Reserve(size_t bytes) {
-  const uint64_t limit = bytes_max_ != 0 ? bytes_max_ : limits::kMessageBytesMax;
-  if (bytes > limit) [[unlikely]] {
-    beyond_ = true;
+std::byte* MessageWriter::ReserveLarge(size_t bytes) {
+  beyond_ = true;
+  if (bytes > bytes_max_) {
     status_ = absl::ResourceExhaustedError(
-        absl::StrCat("the message has ", bytes, " bytes; the limit is ", limit,
+        absl::StrCat("the message has ", bytes, " bytes; the limit is ", bytes_max_,
                      ". Large data travels as a verbena.v1.Tensor or Buffer"));
     return nullptr;
   }
   bytes_ = bytes;
-  if (bytes <= kInlineBytes) return small_.data();
-  beyond_ = true;
   if (memory::OnReactor()) {
     block_ = memory::TryAllocateBlock(bytes);
     if (block_) return block_.data();

@@ -11,6 +11,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "rpc/base/limits.h"
 #include "rpc/memory/region.h"
 #include "rpc/session/session.h"
 #include "verbena/buffer.h"
@@ -33,12 +34,16 @@ class MessageWriter {
   // `bytes_max`: larger messages are refused; 0 = limits::kMessageBytesMax.
   void Prepare(bool stage_foreign, uint64_t bytes_max) {
     stage_foreign_ = stage_foreign;
-    bytes_max_ = bytes_max;
+    bytes_max_ = bytes_max != 0 ? bytes_max : limits::kMessageBytesMax;
   }
 
   // Room for the serialised message. Never waits for memory on a reactor. Null: status() says why
   // (RESOURCE_EXHAUSTED, naming the limit).
-  std::byte* Reserve(size_t bytes);
+  std::byte* Reserve(size_t bytes) {
+    if (bytes > kInlineBytes || bytes > bytes_max_) return ReserveLarge(bytes);
+    bytes_ = bytes;
+    return small_.data();
+  }
   // Shares `buffer` until Reset(). `field` is for error texts.
   absl::Status AddPayload(uint64_t ticket, const Buffer& buffer, const char* field);
   const absl::Status& status() const { return status_; }
@@ -55,6 +60,7 @@ class MessageWriter {
   }
 
  private:
+  std::byte* ReserveLarge(size_t bytes);
   void AddBeyond(session::Outgoing& out) const;
   void ResetBeyond();
 
@@ -69,7 +75,7 @@ class MessageWriter {
   std::shared_ptr<std::byte[]> heap_;  // where a reactor found no room; the session copies it
   absl::InlinedVector<session::OutgoingPayload, 2> payloads_;
   absl::InlinedVector<Kept, 2> kept_;
-  uint64_t bytes_max_ = 0;
+  uint64_t bytes_max_ = limits::kMessageBytesMax;
   bool stage_foreign_ = true;
   absl::Status status_;
 };

@@ -34,11 +34,13 @@ class CallOptions {
   // earlier of timeout and deadline holds. The server may still have run it.
   CallOptions& set_timeout(absl::Duration timeout) & {
     timeout_ = timeout;
+    timed_ = true;
     return *this;
   }
   CallOptions set_timeout(absl::Duration timeout) && { return std::move(set_timeout(timeout)); }
   CallOptions& set_deadline(absl::Time deadline) & {
     deadline_ = deadline;
+    timed_ = true;
     return *this;
   }
   CallOptions set_deadline(absl::Time deadline) && { return std::move(set_deadline(deadline)); }
@@ -66,6 +68,8 @@ class CallOptions {
 
   absl::Duration timeout() const { return timeout_; }
   absl::Time deadline() const { return deadline_; }
+  // Whether one of both was set.
+  bool timed() const { return timed_; }
   bool wait_for_ready() const { return wait_for_ready_; }
   // The rare ones; null when nothing of them was set.
   struct Rare {
@@ -81,6 +85,7 @@ class CallOptions {
   absl::Duration timeout_ = absl::InfiniteDuration();
   absl::Time deadline_ = absl::InfiniteFuture();
   std::unique_ptr<Rare> rare_;
+  bool timed_ = false;
   bool wait_for_ready_ = false;
 };
 
