@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <thread>
 
@@ -97,6 +98,30 @@ TEST_CASE("several frames go with one Send; discarded ones do not", "[contract][
   REQUIRE(pair.server_events.frames_of(kLink) == 3);
   for (uint32_t i = 0; i < 3; ++i) {
     REQUIRE(FrameIs(pair.server_events.frames[kLink][i], 100 + i, i));
+  }
+}
+
+TEST_CASE("frames in the caller's own memory arrive in order with others, and are copied at once",
+          "[contract][frames]") {
+  VERBENA_CONTRACT_SUBJECT(subject);
+  Pair pair(subject);
+  pair.Connect(kLink);
+  const uint32_t largest = pair.client().traits().copied_bytes;
+  if (largest == 0) return;  // this fabric copies nothing
+  alignas(64) std::byte own[16 * 1024];
+  REQUIRE(largest <= sizeof(own));
+  // In turn: one of ours, overwritten as soon as it is handed over, and one in a buffer.
+  const uint32_t sizes[] = {8, 64, largest - largest % 8, 72};
+  uint32_t sent = 0;
+  for (const uint32_t bytes : sizes) {
+    Fill(own + 2, bytes - 2, sent++);
+    pair.client().SendCopy(kLink, own, bytes);
+    memset(own, 0xee, bytes);
+    REQUIRE(SendFrame(pair.client(), kLink, bytes, sent++));
+    REQUIRE(pair.Until([&] { return pair.server_events.frames_of(kLink) == sent; }));
+  }
+  for (uint32_t i = 0; i < sent; ++i) {
+    REQUIRE(FrameIs(pair.server_events.frames[kLink][i], sizes[i / 2], i));
   }
 }
 

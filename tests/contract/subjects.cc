@@ -62,6 +62,7 @@ Subject Tcp() {
 std::vector<Subject> MakeSubjects() {
   std::vector<Subject> subjects;
   fabric::sim::NetworkOptions options;
+  options.copied_bytes = 512;
   subjects.push_back(Sim("sim", options));
   options.prepares_lanes = false;
   options.seed = 2;

@@ -34,6 +34,7 @@ Endpoint::Endpoint(std::shared_ptr<State> state)
   traits_.slot_bytes = o.slot_bytes;
   traits_.window_slots = o.window_slots;
   traits_.publish_bytes = o.publish_bytes;
+  traits_.copied_bytes = o.copied_bytes;
   traits_.read_chunk_bytes = o.read_chunk_bytes;
   traits_.reads_in_flight = o.reads_in_flight;
   traits_.prepares_lanes = o.prepares_lanes;
@@ -175,20 +176,35 @@ void Endpoint::Send(LinkId link, absl::Span<const OutFrame> frames) {
   for (const OutFrame& frame : frames) SendOne(*port, state_->FindPort(port->peer), frame);
 }
 
+void Endpoint::SendCopy(LinkId link, const std::byte* frame, uint32_t bytes) {
+  const std::lock_guard lock(state_->mutex);
+  VERBENA_CHECK(bytes >= 8 && bytes <= traits_.copied_bytes, "a frame of ", bytes, " to copy");
+  Port* port = Find(link);
+  if (port == nullptr || port->down) return;
+  Deliver(*port, state_->FindPort(port->peer), frame, bytes, FrameDue());
+}
+
+int64_t Endpoint::FrameDue() {
+  ++state_->statistics.frames;
+  const int64_t due = state_->now_ns + state_->Delay();
+  return state_->Chance(state_->faults.frame_late) ? due + 100 * state_->options.delay_max_ns : due;
+}
+
 void Endpoint::SendOne(Port& port, Port* peer, const OutFrame& frame) {
   VERBENA_CHECK(frame.bytes >= 8 && frame.bytes <= frame.capacity, "frame of ", frame.bytes);
-  const uint16_t length = static_cast<uint16_t>(frame.bytes);
-  memcpy(frame.data, &length, sizeof length);
   if (port.down) return;
-  ++state_->statistics.frames;
-  int64_t due = state_->now_ns + state_->Delay();
-  if (state_->Chance(state_->faults.frame_late)) due += 100 * state_->options.delay_max_ns;
+  const int64_t due = FrameDue();
   Event sent;
   sent.kind = Event::Kind::kSendDone;
   sent.lease.index = frame.token;
   state_->Post(port, std::move(sent), due, false);
+  Deliver(port, peer, frame.data, frame.bytes, due);
+}
+
+void Endpoint::Deliver(Port& port, Port* peer, const std::byte* frame, uint32_t bytes,
+                       int64_t due_ns) {
   if (peer == nullptr || peer->down || peer->owner->dead_) return;
-  peer->slots_in_flight += SlotsOf(state_->options, frame.bytes);
+  peer->slots_in_flight += SlotsOf(state_->options, bytes);
   if (peer->slots_in_flight > state_->options.window_slots) {
     ++state_->statistics.overruns;
     const absl::Status cause = absl::ResourceExhaustedError(
@@ -200,8 +216,10 @@ void Endpoint::SendOne(Port& port, Port* peer, const OutFrame& frame) {
   }
   Event arrived;
   arrived.kind = Event::Kind::kFrame;
-  arrived.frame.assign(frame.data, frame.data + frame.bytes);
-  state_->Post(*peer, std::move(arrived), due, true);
+  arrived.frame.assign(frame, frame + bytes);
+  const uint16_t length = static_cast<uint16_t>(bytes);
+  memcpy(arrived.frame.data(), &length, sizeof length);
+  state_->Post(*peer, std::move(arrived), due_ns, true);
 }
 
 void Endpoint::Discard(LinkId link, const OutFrame& frame) {

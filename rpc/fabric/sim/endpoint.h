@@ -22,6 +22,7 @@ class Endpoint final : public Fabric {
   void Start(LinkId link) override;
   bool AcquireFrame(LinkId link, OutFrame& frame) override;
   void Send(LinkId link, absl::Span<const OutFrame> frames) override;
+  void SendCopy(LinkId link, const std::byte* frame, uint32_t bytes) override;
   void Discard(LinkId link, const OutFrame& frame) override;
   void Lease(LeaseSlot slot, LinkId link, Lane lane, const memory::RegionRef& region,
              const std::byte* data, size_t bytes) override;
@@ -52,6 +53,8 @@ class Endpoint final : public Fabric {
   bool Apply(Port& port, Event& event);
   void Deliver(EventSink& sink, const Event& event);
   void SendOne(Port& port, Port* peer, const OutFrame& frame);
+  void Deliver(Port& port, Port* peer, const std::byte* frame, uint32_t bytes, int64_t due_ns);
+  int64_t FrameDue();
 
   std::shared_ptr<State> state_;
   Traits traits_;
