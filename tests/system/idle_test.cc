@@ -47,7 +47,8 @@ TEST_CASE("a thousand idle connections cost a server little", "[system][idle]") 
     const std::string connected = client.Ask("connect 1000", absl::Seconds(100));
     INFO(connected);
     REQUIRE(Fields(connected)["good"] == "1000");
-    REQUIRE(server.state().links == 1012 - 1);
+    // A client's end may be up a little before the server's.
+    REQUIRE(Within(absl::Seconds(5), [&] { return server.state().links == 1012 - 1; }));
     absl::SleepFor(absl::Milliseconds(2500));  // the deadlines of the handshakes are over
     const Peer::Memory now = server.memory();
     const double resident = (now.resident - before.resident) / 1000 / 1024;
