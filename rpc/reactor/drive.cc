@@ -169,6 +169,7 @@ void Reactor::Impl::Park(const std::atomic<uint32_t>& done) {
   Waiter waiter(done);
   waiter.state.store(Waiter::kParked);
   waiters.Add(waiter);
+  if (dozing.load() && TryEnter()) Leave();  // a caller may have left before it could see us
   if (done.load() == 0 && waiter.state.load() == Waiter::kParked) {
     FutexWaitFor(waiter.state, Waiter::kParked, kParkNs);
   }
@@ -178,6 +179,7 @@ void Reactor::Impl::Park(const std::atomic<uint32_t>& done) {
 void WaiterTable::Add(Waiter& waiter) {
   Bucket& bucket = BucketOf(waiter.done);
   bucket.waiting.fetch_add(1);
+  count_.fetch_add(1);
   std::lock_guard lock(bucket.mutex);
   waiter.next = bucket.first;
   waiter.link = &bucket.first;
@@ -193,6 +195,7 @@ void WaiterTable::Remove(Waiter& waiter) {
     if (waiter.next != nullptr) waiter.next->link = waiter.link;
   }
   bucket.waiting.fetch_sub(1);
+  count_.fetch_sub(1);
 }
 
 void WaiterTable::Notify(const std::atomic<uint32_t>& done) {

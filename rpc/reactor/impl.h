@@ -8,7 +8,8 @@
 //   drive_wanted looked at                     | then thread_asleep looked at
 //   done set, then waiting looked at           | waiting counted, then done looked at
 // and because whoever releases the seat leaves the pollers armed and their descriptors watched: by
-// the reactor's thread in epoll, or by one caller (the sleeper) in poll.
+// the reactor's thread in epoll, or by one caller (the sleeper) in poll. Or that thread dozes, and
+// nobody waits.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -56,6 +57,8 @@ class WaiterTable {
   // After `done` was set, sequentially consistent like all accesses of both. Some ns when nobody
   // waits.
   void Notify(const std::atomic<uint32_t>& done);
+  // Whether anybody waits.
+  bool any() const { return count_.load() != 0; }
 
  private:
   struct alignas(64) Bucket {
@@ -67,6 +70,7 @@ class WaiterTable {
     return buckets_[(reinterpret_cast<uintptr_t>(done) >> 6) % buckets_.size()];
   }
   std::array<Bucket, 64> buckets_;
+  std::atomic<uint32_t> count_{0};
 };
 
 // How long a thread has polled in vain.
@@ -112,7 +116,11 @@ struct Reactor::Impl {
   // In the seat, which it leaves: runs `first`, if not null, and what is queued. What only sends
   // leaves the pollers armed: whoever waits for an answer disarms them when it drives.
   void WorkInSeat(Work* first);
-  void ReleaseSeat();
+  // `lazily`: without anything armed; the dozing own thread will look.
+  void ReleaseSeat(bool lazily = false);
+  // In the seat. Whether nothing is left to do and nobody but this caller may wait for a peer, and
+  // the own thread dozes.
+  bool MayLeaveLazily() const;
   // Arms all pollers. False: something is left to do, and they are disarmed again.
   bool ArmAll();
   void DisarmAll();
@@ -148,6 +156,10 @@ struct Reactor::Impl {
   void TakeForThread();
   bool WorkUntilIdle(bool spin);  // false: stop
   bool TryFallAsleep();
+  struct Woke {
+    bool rang = false, timer = false;
+  };
+  Woke SleepOnce(int timeout_ms);
   bool SleepUntilNeeded();  // whether to spin afterwards; with the seat
   void WakeThread();
   void YieldToCaller();
@@ -177,6 +189,12 @@ struct Reactor::Impl {
   std::atomic<bool> drive_wanted{false};
   std::atomic<bool> stop{false};
   WaiterTable waiters;
+  // The own thread has been woken by what a caller drives, and looks now and then whether callers
+  // still come (entries counts). While they do, those who wait for nothing else leave pollers
+  // unarmed and descriptors unwatched: two system calls less per blocking call.
+  std::atomic<bool> dozing{false};
+  std::atomic<uint32_t> entries{0};       // written in the seat
+  std::atomic<bool> attend{false};        // somebody counts on the own thread, see Attend
   std::atomic<Waiter*> sleeper{nullptr};  // the caller that sleeps on the pollers' descriptors
 
   // In the seat.

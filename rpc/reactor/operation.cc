@@ -73,7 +73,9 @@ void Operation::SetCallback(absl::AnyInvocable<void(Operation&) &&> callback) {
   resume_on_ = here != nullptr ? here : reactor_;
   callback_ = std::move(callback);
   uint32_t expected = kRunning;
-  if (done_.compare_exchange_strong(expected, kAwaited, std::memory_order_acq_rel)) return;
+  if (done_.compare_exchange_strong(expected, kAwaited, std::memory_order_acq_rel)) {
+    return reactor_->Attend();
+  }
   Ref();  // Resume gives it up
   resume_on_->Post(resume_work_);
 }
@@ -155,7 +157,11 @@ absl::Status Claim(Operation* operation, bool blocking) {
   return operation == nullptr ? TakenTwice() : operation->Claim(blocking);
 }
 void Wait(Operation& operation) { operation.Wait(); }
-bool IsDone(const Operation& operation) { return operation.done(); }
+bool IsDone(const Operation& operation) {
+  if (operation.done()) return true;
+  operation.reactor().Attend();  // who asks does not drive
+  return false;
+}
 bool Suspend(Operation& operation, std::coroutine_handle<> waiter) {
   return operation.Suspend(waiter);
 }
@@ -167,7 +173,10 @@ void CancelOperation(Operation& operation) {
   operation.Cancel(absl::StatusCode::kCancelled, "cancelled by the caller");
 }
 void DropOperation(Operation* operation) { operation->Drop(); }
-void DetachOperation(Operation* operation) { operation->Unref(); }
+void DetachOperation(Operation* operation) {
+  if (!operation->done()) operation->reactor().Attend();
+  operation->Unref();
+}
 const CallReport& ReportOf(const Operation* operation) {
   static const CallReport* const none = new CallReport;
   return operation != nullptr && operation->done() ? operation->report() : *none;

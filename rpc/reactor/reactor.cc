@@ -98,6 +98,14 @@ bool Reactor::TryEnter() { return impl_->TryEnter(); }
 
 void Reactor::Leave() { impl_->Leave(); }
 
+void Reactor::Attend() {
+  if (tls_current == this || !impl_->dozing.load()) return;
+  impl_->attend.store(true);
+  if (!impl_->TryEnter()) return;  // whoever has the seat looks at it when leaving
+  impl_->attend.store(false);
+  impl_->Leave();
+}
+
 bool Reactor::InSeat() const {
   return impl_->seat.load(std::memory_order_relaxed) == ThreadToken();
 }

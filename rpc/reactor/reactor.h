@@ -49,6 +49,9 @@ class Poller {
   // Until when a peer is likely to do something without our doing: sleeping before would cost more
   // than spinning. 0 = nothing is known.
   virtual int64_t expects_until_ns() const = 0;
+  // Whether somebody may wait for what a peer sends next: calls, READs, peers that call us. If not,
+  // a caller may leave without having the reactor's thread wait for it.
+  virtual bool Awaits() const { return true; }
 
  protected:
   ~Poller() = default;
@@ -118,6 +121,10 @@ class Reactor {
   // Blocks likewise, but leaves the driving to the reactor's own thread: for what that thread's
   // user code will set, which two drivers on one CPU would only hold up.
   void WaitUntil(const std::atomic<uint32_t>& done);
+  // What this thread has started will not be waited for in DriveUntil: from now on the reactor's
+  // own thread looks after it. Else that may be some milliseconds late. A load where it does
+  // already.
+  void Attend();
   // Tells threads that wait for it that `done` was set, by a sequentially consistent store. In the
   // seat, or user code of the own thread.
   void Wake(const std::atomic<uint32_t>& done);

@@ -31,6 +31,7 @@ void Reactor::Impl::TakeBack() {
 }
 
 void Reactor::Impl::Entered() {
+  entries.store(entries.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (drive_wanted.load(std::memory_order_relaxed)) drive_wanted.store(false);
   if (rearm.load(std::memory_order_relaxed)) rearm.store(false);  // Leave arms
   if (armed) DisarmAll();
@@ -63,6 +64,11 @@ void Reactor::Impl::Leave() {
   do {
     DrainSeatQueue();
     FlushAll();
+    if (MayLeaveLazily()) {
+      SetTimer();
+      ReleaseSeat(true);
+      continue;
+    }
     // When the own thread waits for the seat, it looks at everything itself.
     if (thread_wants.load(std::memory_order_relaxed) == kNo) {
       bool quiet = ArmAll();
@@ -94,6 +100,17 @@ bool Reactor::Impl::HasLater() const {
   return later;
 }
 
+bool Reactor::Impl::MayLeaveLazily() const {
+  if (!dozing.load(std::memory_order_relaxed) || armed || watch_on.load() || waiters.any() ||
+      HasLater()) {
+    return false;
+  }
+  for (const Poller* poller : pollers) {
+    if (poller->Awaits()) return false;
+  }
+  return true;
+}
+
 void Reactor::Impl::WorkInSeat(Work* first) {
   const auto work = [&] {
     if (first != nullptr) {
@@ -104,6 +121,17 @@ void Reactor::Impl::WorkInSeat(Work* first) {
     FlushAll();
   };
   do {
+    if (!rearm.load() && MayLeaveLazily()) {
+      // What is started here is all that there is. Who has started it comes back to drive, or calls
+      // Attend.
+      reactor.now_ns_ = Clock();
+      work();
+      if (!rearm.load() && !HasLater()) {
+        SetTimer();
+        ReleaseSeat(true);
+        continue;
+      }
+    }
     if (armed && !rearm.load()) {
       reactor.now_ns_ = Clock();
       work();
@@ -120,7 +148,7 @@ void Reactor::Impl::WorkInSeat(Work* first) {
   } while (!seat_queue.Empty() && !Forked() && TryTake());
 }
 
-void Reactor::Impl::ReleaseSeat() {
+void Reactor::Impl::ReleaseSeat(bool lazily) {
   seat.exchange(nullptr);
   const uint32_t wants = thread_wants.load();
   if (wants != kNo) {
@@ -128,6 +156,10 @@ void Reactor::Impl::ReleaseSeat() {
     if (wants == kParked && thread_wants.compare_exchange_strong(parked, kWants)) {
       FutexWakeOne(thread_wants);
     }
+    return;
+  }
+  if (lazily) {
+    if (attend.load() && attend.exchange(false) && TryEnter()) Leave();
     return;
   }
   if (!watch_on.load() && sleeper.load() == nullptr) WatchOn();

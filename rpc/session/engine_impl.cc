@@ -270,6 +270,18 @@ bool EngineImpl::PeerOnThisCpu() const {
   return false;
 }
 
+bool EngineImpl::Awaits() const {
+  // A blocking caller asks after each call, and gains nothing where there is much to look at.
+  constexpr size_t kLinksMax = 8;
+  if (links_.size() > kLinksMax || counters_.leases_live != 0 || counters_.fetches_live != 0) {
+    return true;
+  }
+  for (const LinkImpl* link : links_) {
+    if (link != nullptr && link->awaits()) return true;
+  }
+  return false;
+}
+
 // ---- from other threads
 
 void EngineImpl::RunInSeat(reactor::Work& work) {

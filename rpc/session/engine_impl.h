@@ -48,6 +48,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   int fd() const override { return fd_; }
   bool PeerOnThisCpu() const override;
   int64_t expects_until_ns() const override { return expects_until_ns_; }
+  bool Awaits() const override;
 
   // ---- fabric::EventSink
   void OnFrame(LinkId link, absl::Span<const std::byte> frame) override;

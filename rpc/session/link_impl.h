@@ -90,6 +90,11 @@ class LinkImpl final : public Link {
   bool finished();
   void Finish();
   bool was_proved() const { return proved_up_; }
+  // Somebody may wait for what comes next.
+  bool awaits() const {
+    return state_ != State::kUp || side_ == fabric::Side::kServer || client_.live() != 0 ||
+           !arrivals.empty();
+  }
 
   uint64_t announced_bytes = 0;  // leased to the peer
   uint64_t arriving_bytes = 0;   // allocated for bodies and heads that are READ

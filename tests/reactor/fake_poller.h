@@ -1,6 +1,7 @@
 #pragma once
 // A poller whose peer is any thread that calls Ring(): a counter to read and, when armed, an
-// eventfd to ring. With `always_rings` it behaves as a socket: it rings whether armed or not.
+// eventfd to ring. With `always_rings` it behaves as a socket: it rings whether armed or not, and
+// what has come is in the descriptor.
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -19,7 +20,7 @@ class FakePoller final : public Poller {
 
   // The peer's side. Any thread.
   void Ring() {
-    arrived_.fetch_add(1);
+    if (!always_rings) arrived_.fetch_add(1);
     if (always_rings || armed_.exchange(false)) {
       const uint64_t one = 1;
       (void)!::write(fd_, &one, sizeof(one));
@@ -30,6 +31,7 @@ class FakePoller final : public Poller {
   bool Poll(int64_t) override {
     polls.fetch_add(1, std::memory_order_relaxed);
     bool active = false;
+    if (always_rings) arrived_.fetch_add(Clear());
     while (seen_ != arrived_.load()) {
       ++seen_;
       active = true;
@@ -39,7 +41,6 @@ class FakePoller final : public Poller {
       active = true;
       if (--work_left_ == 0 && on_worked) on_worked();
     }
-    if (active && always_rings) Clear();
     return active;
   }
   void Flush() override { flushes.fetch_add(1, std::memory_order_relaxed); }
@@ -58,18 +59,21 @@ class FakePoller final : public Poller {
   int fd() const override { return fd_; }
   int64_t expects_until_ns() const override { return expects_until_ns_.load(); }
   bool PeerOnThisCpu() const override { return peer_on_this_cpu; }
+  bool Awaits() const override { return awaits.load(); }
 
+  bool armed() const { return armed_.load(); }
   void ExpectUntil(int64_t due_ns) { expects_until_ns_.store(due_ns); }
 
   std::function<void()> on_message, on_worked;
   bool always_rings = false;
   bool peer_on_this_cpu = false;
+  std::atomic<bool> awaits{true};  // somebody may wait for a peer whom no caller knows
   std::atomic<uint64_t> polls{0}, flushes{0}, arms{0}, rings{0};
 
  private:
-  void Clear() {
+  uint64_t Clear() {
     uint64_t count = 0;
-    (void)!::read(fd_, &count, sizeof(count));
+    return ::read(fd_, &count, sizeof(count)) == sizeof(count) ? count : 0;
   }
   const int fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   std::atomic<uint64_t> arrived_{0};

@@ -220,4 +220,96 @@ TEST_CASE("what nobody expects is noticed after many blocking calls over a descr
   reactor->RemovePoller(poller);
 }
 
+// Blocking calls one after the other, as over a socket: each starts by PostSend, is driven, ends.
+struct Calls {
+  Calls() {
+    poller.always_rings = true;
+    poller.on_message = [this] { Finish(*reactor, done); };
+    reactor->AddPoller(poller);
+  }
+  ~Calls() { reactor->RemovePoller(poller); }
+  void Call() {
+    done.store(0);
+    FunctionWork begin([this] { poller.Ring(); });
+    reactor->PostSend(begin);
+    reactor->DriveUntil(done);
+  }
+  bool ComesWithin(int limit_ms) {
+    for (int i = 0; i < limit_ms && done.load() == 0; ++i) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return done.load() != 0;
+  }
+  std::unique_ptr<Reactor> reactor = Reactor::Create(Unpinned()).value();
+  FakePoller poller;
+  std::atomic<uint32_t> done{0};
+};
+
+TEST_CASE("callers who come again and again leave nothing armed where nobody else waits",
+          "[reactor][sleep]") {
+  Calls calls;
+  calls.poller.awaits = false;
+  // Arms in 100 calls. The thread may end its doze in between, or be awake and take its turn.
+  uint64_t least = ~uint64_t{0};
+  for (int round = 0; round < 200 && least > 20; ++round) {
+    if (round % 4 == 3) std::this_thread::sleep_for(milliseconds(10));
+    const uint64_t before = calls.poller.arms.load();
+    for (int i = 0; i < 100; ++i) calls.Call();
+    least = std::min(least, calls.poller.arms.load() - before);
+  }
+  CHECK(least <= 20);
+  // What nobody expects is noticed all the same, and then nothing keeps the thread awake.
+  calls.done.store(0);
+  calls.poller.Ring();
+  REQUIRE(calls.ComesWithin(5000));
+  std::this_thread::sleep_for(milliseconds(50));
+  const double before_ms = CpuMilliseconds();
+  std::this_thread::sleep_for(milliseconds(200));
+  CHECK(CpuMilliseconds() - before_ms < 10);
+}
+
+TEST_CASE("who attends has the reactor's thread look at once", "[reactor][sleep]") {
+  Calls calls;
+  calls.poller.awaits = false;
+  int armed = 0;
+  for (int round = 0; round < 50; ++round) {
+    for (int i = 0; i < 20 * round; ++i) calls.Call();
+    calls.done.store(0);
+    FunctionWork begin([&] { calls.poller.awaits = true; });  // a call that nobody drives
+    calls.reactor->PostSend(begin);
+    calls.reactor->Attend();
+    armed += calls.poller.armed() ? 1 : 0;  // else the thread is awake just now
+    calls.poller.Ring();
+    REQUIRE(calls.ComesWithin(5000));
+    calls.poller.awaits = false;
+  }
+  CHECK(armed >= 25);
+}
+
+TEST_CASE("callers of several threads end, whoever leaves lazily", "[reactor][sleep]") {
+  Calls calls;
+  calls.poller.awaits = false;
+  std::atomic<uint32_t>* waiting[4] = {};
+  int first = 0, last = 0;  // in the seat
+  calls.poller.on_message = [&] {
+    if (first < last) Finish(*calls.reactor, *waiting[first++ % 4]);
+  };
+  std::vector<std::thread> callers;
+  for (int t = 0; t < 4; ++t) {
+    callers.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) {
+        std::atomic<uint32_t> done{0};
+        FunctionWork begin([&] {
+          waiting[last++ % 4] = &done;
+          calls.poller.Ring();
+        });
+        calls.reactor->PostSend(begin);
+        calls.reactor->DriveUntil(done);
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  CHECK(first == 4 * 2000);
+}
+
 }  // namespace verbena::reactor
