@@ -75,6 +75,7 @@ struct Link {
   bool backlogged = false;      // in the fabric's list
   uint32_t stalled_ticks = 0;   // since the backlog moved
   bool out_armed = false;
+  bool in_epoll = false;  // else it is hot, and read directly until the fabric is armed
 
   std::array<std::array<LaneEnd, kLanesMax>, 2> ends;
 };

@@ -65,7 +65,7 @@ void TcpFabric::BeginDown(Link& link, const absl::Status& cause) {
   leases_.Void(link.id, nullptr);
   std::erase_if(lane_breaks_, [&link](const LaneBreak& b) { return b.link == link.id; });
   ForgetLink(link.id);
-  Unwatch(link.stream.fd());
+  UnwatchControl(link);
   link.stream.Close();
   buffers_came_back_ = true;
   std::erase(want_buffer_, link.id);

@@ -8,8 +8,9 @@
 // listener hands them over (join_table.h).
 //
 // While few links are active their sockets are read directly, without asking epoll first: one
-// receive and one send per message. The others, and all when many are active, are found by epoll.
-// While frames flow, only little of the bulk lanes is served per tick.
+// receive and one send per message. Those that stay active leave epoll until the fabric is armed.
+// The others, and all when many are active, are found by epoll. While frames flow, only little of
+// the bulk lanes is served per tick.
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -122,6 +123,9 @@ class TcpFabric final : public Fabric {
   void OfferBuffers();
   void Heat(Link& link);
   void CoolIdle();
+  void WatchHot();
+  void WatchControl(Link& link);
+  void UnwatchControl(Link& link);
   void Watch(int fd, uint64_t name, bool out, bool add);
   void Unwatch(int fd);
   void ArmOut(Link& link);
@@ -152,7 +156,7 @@ class TcpFabric final : public Fabric {
   Traits traits_;
   std::shared_ptr<Inbox> inbox_;
   int epoll_fd_ = -1;
-  size_t watched_ = 0;  // sockets in it
+  size_t watched_ = 0;  // sockets that are in it, or were left out for a while
 
   std::mutex setup_mutex_;
   std::map<LinkId, Setup> setups_;
@@ -173,6 +177,8 @@ class TcpFabric final : public Fabric {
   uint64_t ticks_ = 0;
   uint32_t busy_ticks_ = 0;  // counts down since frames last came
   bool scan_ = false;        // epoll may have something
+  size_t unscanned_ = 0;     // direct reads since it was asked
+  bool was_armed_ = false;   // since hot links were looked through
   int64_t armed_ns_ = 0;     // when it was armed last
 };
 

@@ -151,6 +151,7 @@ void TcpFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Region
     event.error = Error::kLaneDown;
   } else {
     event.key = leases_.Add(slot, id, lane, region, data, bytes);
+    Engage(link->EndOf(lane));  // a request follows soon
   }
   Push(event);
 }
