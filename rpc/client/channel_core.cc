@@ -158,7 +158,9 @@ void ChannelCore::OnLinkDown(session::Link* link, const absl::Status& cause) {
     return;
   }
   link_ = nullptr;
-  EnterBackoff(cause);
+  // Whatever the cause, what it means for the next calls is this.
+  EnterBackoff(absl::UnavailableError(
+      absl::StrCat("the link to ", target_, " went down: ", cause.message())));
   MaybeEnd();
 }
 

@@ -22,8 +22,9 @@ struct ConnectOptions {
 
 // Starts one attempt; never blocks. `done` runs once, in the seat of `engine`'s reactor, with a
 // proved link or the reason: UNAVAILABLE (refused, timed out, closed: names address and cause),
-// FAILED_PRECONDITION (no allowed transport works: names each with its reason), RESOURCE_EXHAUSTED
-// (the server refused: its words). Any thread.
+// FAILED_PRECONDITION (no allowed transport works: names each with its reason; UNAVAILABLE where
+// one was merely not proved in time, or its peer went), RESOURCE_EXHAUSTED (the server refused: its
+// words). Any thread.
 void Connect(Engine& engine, const ConnectOptions& options, LinkOwner& owner,
              absl::AnyInvocable<void(absl::StatusOr<Link*>) &&> done);
 

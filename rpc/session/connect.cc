@@ -13,10 +13,12 @@
 #include "rpc/base/fork.h"
 #include "rpc/base/limits.h"
 #include "rpc/reactor/service_threads.h"
+#include "rpc/session/growing.h"
 #include "rpc/session/link_terms.h"
 #include "rpc/session/random.h"
 #include "rpc/session/seat_job.h"
 #include "rpc/session/side_socket.h"
+#include "rpc/wire/control.h"
 
 namespace verbena::session {
 
@@ -165,9 +167,13 @@ void ClientAttempt::OpenNext() {
                                           : "the server: " + offer->reason));
     candidates_.erase(candidates_.begin());
   }
-  if (candidates_.empty()) {
-    return Fail(absl::FailedPreconditionError(
-        absl::StrCat("no transport to ", options_.address, " works: ", why_)));
+  if (candidates_.empty()) return NoneWorks();
+  stage_ = "making memory for the proof of a transport";
+  if (!asked_for_memory_ && !HasRoom(wire::kPatternBytes, [self = shared_from_this()] {
+        if (!self->concluded_) self->OpenNext();
+      })) {
+    asked_for_memory_ = true;
+    return;
   }
   stage_ = "setting a transport up";
   const absl::StatusOr<LinkId> id = engine_.ReserveLink();
@@ -287,13 +293,13 @@ void ClientAttempt::Adopt(const fabric::Sockets& sockets) {
 }
 
 void ClientAttempt::NotProved(const absl::Status& why) {
+  // A busy or dying peer, not one that cannot.
+  may_work_later_ |=
+      absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) || absl::IsResourceExhausted(why);
   NoteReason(why);
   socket_.reset();
   candidates_.erase(candidates_.begin());
-  if (candidates_.empty()) {
-    return Fail(absl::FailedPreconditionError(
-        absl::StrCat("no transport to ", options_.address, " works: ", why_)));
-  }
+  if (candidates_.empty()) return NoneWorks();
   auto again = [this](bool) {
     opening_ = {};
     next_address_ = 0;
@@ -315,6 +321,11 @@ void ClientAttempt::TransportFailed(const absl::Status& why) {
       GiveUp(engine_, opening_.fabric, opening_.id, std::exchange(opening_.prepared, false)),
       [this](bool) { OpenNext(); });
   opening_.id = LinkId::kNone;
+}
+
+void ClientAttempt::NoneWorks() {
+  std::string text = absl::StrCat("no transport to ", options_.address, " works: ", why_);
+  Fail(may_work_later_ ? absl::UnavailableError(text) : absl::FailedPreconditionError(text));
 }
 
 void ClientAttempt::NoteReason(const absl::Status& why) {

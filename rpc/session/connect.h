@@ -58,6 +58,7 @@ class ClientAttempt : public std::enable_shared_from_this<ClientAttempt> {
   // Gives the transport up, then tries the next.
   void TransportFailed(const absl::Status& why);
   void NoteReason(const absl::Status& why);
+  void NoneWorks();
 
   // Ends the attempt once no job is under way.
   void Fail(absl::Status why);
@@ -86,6 +87,8 @@ class ClientAttempt : public std::enable_shared_from_this<ClientAttempt> {
   std::unique_ptr<HelloSocket> socket_;
   std::vector<std::string> candidates_;  // still to try, best first
   std::string why_;                      // why not those that were tried
+  bool may_work_later_ = false;          // one of them, as far as can be told
+  bool asked_for_memory_ = false;
   wire::Hello server_;
   Opening opening_;
 };

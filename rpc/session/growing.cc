@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "rpc/memory/pool.h"
 #include "rpc/reactor/service_threads.h"
 #include "rpc/session/engine_impl.h"
 
@@ -22,6 +23,15 @@ std::shared_ptr<Growing> Growing::Start(EngineImpl& engine, uint64_t bytes, Then
     if (!gate->RunInSeat(*growing)) growing->self_.reset();
   });
   return growing;
+}
+
+bool HasRoom(uint64_t bytes, absl::AnyInvocable<void() &&> then) {
+  if (memory::TryAllocateBlock(bytes)) return true;
+  reactor::PostGrowth([bytes, then = std::move(then)]() mutable {
+    memory::AllocateBlock(bytes).status().IgnoreError();  // the proof says what is wrong
+    reactor::Watch::Get().Post(std::move(then));
+  });
+  return false;
 }
 
 void Growing::Make() {

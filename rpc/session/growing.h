@@ -40,4 +40,9 @@ class Growing final : public reactor::Work {
   std::shared_ptr<Growing> self_;  // while it is in the engine's inbox
 };
 
+// Whether the pool has room for `bytes`. If not, the growth thread makes some, or finds that there
+// will be none; then `then` runs on the watch thread. For a handshake, whose deadline is longer
+// than that of the proof which needs the memory.
+bool HasRoom(uint64_t bytes, absl::AnyInvocable<void() &&> then);
+
 }  // namespace verbena::session

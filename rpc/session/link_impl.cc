@@ -59,8 +59,7 @@ LinkImpl::~LinkImpl() { engine_impl_.reactor().Cancel(timer_); }
 void LinkImpl::Begin() {
   fabric_.Start(id_);
   proof_ = std::make_unique<Proof>(*this);
-  proof_->Begin(engine_impl_.now_ns() +
-                absl::ToInt64Nanoseconds(engine_impl_.options().prove_timeout));
+  proof_->Begin(absl::ToInt64Nanoseconds(engine_impl_.options().prove_timeout));
 }
 
 absl::Status LinkImpl::DownStatus() const {
@@ -256,6 +255,10 @@ void LinkImpl::OnLinkDown(const absl::Status& cause) {
   state_ = State::kDown;
   if (by_peer) {
     cause_ = cause;
+    // A fabric's own finding that the peer broke the rules; that it went is no news.
+    if (!absl::IsUnavailable(cause) && !absl::IsCancelled(cause)) {
+      VERBENA_LOG(kWarning, "link to ", info_.peer, " closed: ", cause.message());
+    }
     writer_.Close(false);
     control_.Clear();
   }

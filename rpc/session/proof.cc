@@ -9,15 +9,20 @@
 
 namespace verbena::session {
 
-void Proof::Begin(int64_t due_ns) {
-  due_ns_ = due_ns;
-  link_.DueAt(due_ns);
+void Proof::Begin(int64_t timeout_ns) {
+  timeout_ns_ = timeout_ns;
+  Restart();
   if (link_.side() == fabric::Side::kServer) return;
   std::byte ready[wire::kRecordHeaderBytes];
   wire::WriteBare(wire::RecordType::kReady, 0, ready);
   link_.SendControl(ready);
   ready_ = true;
   LeasePattern();
+}
+
+void Proof::Restart() {
+  due_ns_ = link_.engine_impl().now_ns() + timeout_ns_;
+  link_.DueAt(due_ns_);
 }
 
 absl::Status Proof::OnReady() {
@@ -43,6 +48,7 @@ void Proof::WithBlock(std::shared_ptr<Growing>& growing, void (Proof::*then)(mem
                            [this, &growing, then](absl::StatusOr<memory::Block> block) {
                              growing.reset();
                              if (!link_.up()) return;
+                             Restart();  // the making of memory is not the peer's fault
                              if (block.ok()) {
                                (this->*then)(*std::move(block));
                              } else {
@@ -136,6 +142,7 @@ void Proof::OnLeasesEnded() {
 
 void Proof::Expire(int64_t now_ns) {
   if (read_ok_ && proved_by_peer_) return;
+  if (mine_growing_ != nullptr || theirs_growing_ != nullptr) return Restart();
   if (now_ns - due_ns_ < 0) {
     link_.DueAt(due_ns_);
     return;

@@ -21,7 +21,8 @@ class Proof final : public LeaseHolder, public Fetch {
   explicit Proof(LinkImpl& link) : link_(link) {}
   ~Proof() override;
 
-  void Begin(int64_t due_ns);
+  // Within `timeout_ns`, in which time that this side's pool takes to make memory does not count.
+  void Begin(int64_t timeout_ns);
   // Not OK: the peer broke the protocol.
   absl::Status OnReady();
   absl::Status OnPattern(wire::Pattern pattern);
@@ -35,6 +36,7 @@ class Proof final : public LeaseHolder, public Fetch {
   void OnDone(const absl::Status& status) override;
 
  private:
+  void Restart();
   void LeasePattern();
   void LeaseNow(memory::Block block);
   void ReadNow(memory::Block block);
@@ -43,6 +45,7 @@ class Proof final : public LeaseHolder, public Fetch {
   void MaybeProved();
 
   LinkImpl& link_;
+  int64_t timeout_ns_ = 0;
   int64_t due_ns_ = 0;
   uint64_t seed_ = 0;
   memory::Block mine_;

@@ -11,10 +11,12 @@
 #include "rpc/base/limits.h"
 #include "rpc/fabric/available.h"
 #include "rpc/reactor/service_threads.h"
+#include "rpc/session/growing.h"
 #include "rpc/session/link_terms.h"
 #include "rpc/session/random.h"
 #include "rpc/session/seat_job.h"
 #include "rpc/session/side_socket.h"
+#include "rpc/wire/control.h"
 
 namespace verbena::session {
 namespace {
@@ -153,6 +155,12 @@ void ServerHandshake::AttachSide(UniqueFd side) {
 void ServerHandshake::MaybeSetUp() {
   if (stage_ != Stage::kAttach) return;
   if (open_.descriptors > 0 && !side_) return;
+  if (!asked_for_memory_ && !HasRoom(wire::kPatternBytes, [self = shared_from_this()] {
+        if (!self->ended_) self->MaybeSetUp();
+      })) {
+    asked_for_memory_ = true;
+    return;
+  }
   std::vector<int> fds;
   if (open_.descriptors > 0) {
     absl::StatusOr<std::vector<int>> received = ReceiveDescriptors(side_.get(), open_.descriptors);

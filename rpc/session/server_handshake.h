@@ -51,6 +51,7 @@ class ServerHandshake : public std::enable_shared_from_this<ServerHandshake> {
   wire::Hello client_;
   wire::Hello reply_;
   bool has_tokens_ = false;
+  bool asked_for_memory_ = false;
   UniqueFd side_, peer_pidfd_;
   wire::OpenMessage open_;
   fabric::Fabric* fabric_ = nullptr;

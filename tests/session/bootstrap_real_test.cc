@@ -1,4 +1,5 @@
 // The handshake with the engine and the fabrics that users get.
+#include <chrono>
 #include <thread>
 
 #include "rpc/fabric/available.h"
@@ -8,6 +9,7 @@
 #include "rpc/session/bootstrap.h"
 #include "tests/catch.h"
 #include "tests/session/bootstrap_fakes.h"
+#include "tests/session/full_pool.h"
 
 namespace verbena::session {
 namespace {
@@ -59,6 +61,28 @@ TEST_CASE("real fabrics are set up and proved by the real engine", "[bootstrap][
   const int links = owner.up;
   CloseAll(client);
   CHECK(Eventually([&] { return owner.down == links && sink.down == links; }));
+}
+
+TEST_CASE("memory that takes longer to make than a proof may take does not end the handshake",
+          "[bootstrap][real]") {
+  FakeSink sink;
+  FakeOwner owner;
+  RealEngine server, client;
+  ListenOptions listen;
+  listen.address = "127.0.0.1:0";
+  auto listener = Listener::Listen(listen, {server.engine.get()}, sink).value();
+  ConnectOptions options;
+  options.address = listener->address();
+  const auto until = std::chrono::steady_clock::now() +
+                     absl::ToChronoMilliseconds(EngineOptions().prove_timeout * 1.3);
+  const testing::FullPool full([until] { return std::chrono::steady_clock::now() >= until; });
+  const absl::StatusOr<Link*> link = ConnectNow(*client.engine, options, owner);
+  INFO(link.status());
+  CHECK(link.ok());
+  CHECK(std::chrono::steady_clock::now() >= until);
+  listener.reset();
+  CloseAll(client);
+  CHECK(Eventually([&] { return owner.down == owner.up && sink.down == sink.up; }));
 }
 
 }  // namespace verbena::session

@@ -185,6 +185,20 @@ TEST_CASE("when no transport works the error names each with its reason", "[boot
   CheckNothingLeft(pair, 0);
 }
 
+TEST_CASE("a transport that was not proved in time may work later", "[bootstrap]") {
+  Pair pair;
+  ConnectOptions fast_only;
+  fast_only.transports = {"fast"};
+  const absl::Status why = GENERATE(absl::DeadlineExceededError("not proved in time"),
+                                    absl::UnavailableError("the peer is gone"));
+  pair.client.not_proved["fast"] = why;
+  pair.server.not_proved["fast"] = why;
+  const auto link = pair.Connect(fast_only);
+  CHECK(link.status().code() == StatusCode::kUnavailable);
+  CHECK(Says(link.status(), std::string(why.message())));
+  CheckNothingLeft(pair, 0);
+}
+
 TEST_CASE("a server's maximum of connections is a typed refusal, and ends when a link does",
           "[bootstrap]") {
   ListenOptions options;

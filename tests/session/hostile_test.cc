@@ -128,5 +128,44 @@ TEST_CASE("a reply whose leases the peer never lets become usable does not keep 
   REQUIRE(rogue.Run([&] { return rogue.replies.size() == 1; }));
 }
 
+TEST_CASE("control records that waited for credits share frames", "[session][credits]") {
+  std::deque<TestCall> calls;
+  Rogue rogue({}, fabric::Side::kServer);
+  rogue.Prove();
+  const std::string body(1'800, 'b');
+  rogue.InSeat([&] {
+    for (int i = 0; i < 100; ++i) {
+      Outgoing request;
+      request.body = Bytes(body);
+      rogue.link()->StartCall(calls.emplace_back("/test/Hold"), request);
+    }
+  });
+  rogue.Run([] { return false; });
+  const int sent = rogue.came[RecordType::kRequest];
+  REQUIRE(sent > 10);
+  REQUIRE(sent < 16);
+  // One credit is left to each tick's cancel, until none may leave any more: the rest is held back,
+  // and data behind it.
+  for (int i = 0; i < sent; ++i) {
+    rogue.InSeat([&] {
+      rogue.link()->CancelCall(calls[static_cast<size_t>(i)], absl::CancelledError("enough"));
+    });
+    rogue.Run([ticks = 0]() mutable { return ++ticks > 20; });
+  }
+  const int before = rogue.came[RecordType::kCancel];
+  REQUIRE(before < sent - 4);
+  const int frames = rogue.frames;
+  rogue.granted += 32;
+  rogue.Send(Bare(RecordType::kPadding));
+  REQUIRE(rogue.Run([&] { return rogue.came[RecordType::kCancel] == sent; }));
+  // Expect: far fewer frames than records, and data goes on behind them.
+  CHECK(rogue.frames - frames <= 2);
+  rogue.InSeat([&] {
+    for (int i = sent; i < 100; ++i) {
+      rogue.link()->CancelCall(calls[static_cast<size_t>(i)], absl::CancelledError("enough"));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace verbena::session::testing

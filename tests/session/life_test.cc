@@ -3,6 +3,7 @@
 
 #include "rpc/wire/control.h"
 #include "tests/catch.h"
+#include "tests/session/full_pool.h"
 #include "tests/session/pair.h"
 #include "tests/time_bounds.h"
 
@@ -258,6 +259,17 @@ TEST_CASE("a drain that takes too long closes at its deadline", "[session][drain
   CHECK(served.peer_gone);
   pair.OnServer([&] { link->Reply(served, absl::OkStatus(), {}); });
   REQUIRE(pair.Run([&] { return pair.sink.downs == 1; }));
+}
+
+TEST_CASE("the time in which memory is made does not count against a proof", "[session][proof]") {
+  EngineOptions options;
+  options.prove_timeout = absl::Milliseconds(1);
+  Pair pair({}, options);
+  {
+    const FullPool full(
+        [&pair, from = pair.network.now_ns()] { return pair.network.now_ns() > from + 5'000'000; });
+    CHECK(pair.Connect().ok());
+  }
 }
 
 TEST_CASE("a peer that says nothing is given up at the proof's time", "[session][proof]") {

@@ -139,6 +139,17 @@ TEST_CASE("a peer that sends random records on a proved link loses that link, an
   }
 }
 
+TEST_CASE("a peer that floods the ring of a proved link loses that link, and nobody else does",
+          "[system][hostile]") {
+  constexpr int kLinks = 5;
+  Watched watched;
+  for (int i = 0; i < kLinks; ++i) CHECK(FloodProved(watched.server.address()));
+  // For its credits, or for what is left of frames in a ring that was run over; unless nothing is
+  // left there to read, and this end hears first of grants that it has no use for.
+  CHECK(Within(absl::Seconds(2), [&] { return Logged(watched.server, " closed: ") >= 1; }));
+  watched.ExpectNothingLeft();
+}
+
 TEST_CASE("two thousand connections that come and go leave nothing", "[system][hostile]") {
   Watched watched;
   for (int i = 0; i < 2000; ++i) {

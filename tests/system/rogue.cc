@@ -183,10 +183,10 @@ void WriteRandom(session::LinkImpl& link, std::mt19937& random) {
   }
 }
 
-}  // namespace
-
-bool SendRandomRecords(const std::string& address, const std::string& transport, uint32_t seed) {
-  std::mt19937 random(seed);
+// Does `act` in the seat of a proved link of this process, again and again, until the peer closes
+// it.
+bool ActUntilClosed(const std::string& address, const std::string& transport,
+                    absl::FunctionRef<void(session::LinkImpl&)> act_once) {
   reactor::Reactor& reactor = reactor::DefaultReactor();
   session::Engine& engine = session::EngineOf(reactor);
   session::ConnectOptions options;
@@ -203,13 +203,43 @@ bool SendRandomRecords(const std::string& address, const std::string& transport,
     reactor.Leave();
   };
   for (int batch = 0; batch < 200 && !owner.down; ++batch) {
-    in_seat([&] { WriteRandom(session::LinkImpl::Of(*owner.link), random); });
+    in_seat([&] { act_once(session::LinkImpl::Of(*owner.link)); });
     absl::SleepFor(absl::Milliseconds(1));
   }
   const bool closed = owner.down;
   in_seat([&] { owner.link.load()->Close(absl::CancelledError("the test's end")); });
   REQUIRE(Within(absl::Seconds(10), [&] { return owner.down.load(); }));
   return closed;
+}
+
+}  // namespace
+
+bool SendRandomRecords(const std::string& address, const std::string& transport, uint32_t seed) {
+  std::mt19937 random(seed);
+  return ActUntilClosed(address, transport,
+                        [&random](session::LinkImpl& link) { WriteRandom(link, random); });
+}
+
+bool FloodProved(const std::string& address) {
+  return ActUntilClosed(address, "shm", [](session::LinkImpl& link) {
+    fabric::Fabric& fabric = link.fabric();
+    const uint32_t granted = link.writer().credits().TakeGrant();
+    // In the seat, so that this end neither hears of grants nor gives any: then the other end's run
+    // out, however fast it reads.
+    for (uint32_t i = 0; i < 4000; ++i) {
+      fabric::OutFrame frame;
+      if (!fabric.AcquireFrame(link.id(), frame)) return;
+      // Odd sizes, so that a ring that is run over does not hold whole frames.
+      frame.bytes = std::min(frame.capacity, 4096u + 64u * (i % 64));
+      std::memset(frame.data, 0, frame.bytes);
+      wire::WriteFrameHeader(frame.data, frame.bytes, granted);
+      const auto bytes = static_cast<uint16_t>(frame.bytes - wire::kFrameHeaderBytes);
+      wire::Store(frame.data + wire::kFrameHeaderBytes,
+                  wire::RecordHeader{wire::RecordType::kPadding, 0, bytes, 0});
+      fabric.Send(link.id(), {&frame, 1});
+    }
+    absl::SleepFor(absl::Milliseconds(20));
+  });
 }
 
 }  // namespace verbena::system_test

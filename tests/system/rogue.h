@@ -42,4 +42,7 @@ class Flooder final : private fabric::EventSink {
 // closed by the peer, or so many batches had no effect. The latter is false.
 bool SendRandomRecords(const std::string& address, const std::string& transport, uint32_t seed);
 
+// As SendRandomRecords, over shm, with good frames that no credits were given for.
+bool FloodProved(const std::string& address);
+
 }  // namespace verbena::system_test
