@@ -192,10 +192,9 @@ void ClientCalls::Resume() {
     others_.PushBack(*exchange);
     if (exchange->request.group() == nullptr) OnExchangeLeased(*exchange);
   }
-  bool blocked = false;
-  ready_.ForEach([&](ClientExchange& exchange) {
-    if (!blocked && exchange.request.usable())
-      blocked = open_ == open_max_ || !StageReady(exchange);
+  // No further than to the first that must wait: thousands may be behind it.
+  ready_.ForEachWhile([&](ClientExchange& exchange) {
+    return !exchange.request.usable() || (open_ != open_max_ && StageReady(exchange));
   });
 }
 

@@ -65,6 +65,15 @@ class List {
       node = next;
     }
   }
+  // As ForEach, until f returns false.
+  template <class F>
+  void ForEachWhile(F&& f) {
+    for (ListNode<T>* node = end_.next_; node != &end_;) {
+      ListNode<T>* const next = node->next_;
+      if (!f(static_cast<T&>(*node))) return;
+      node = next;
+    }
+  }
 
  private:
   ListNode<T> end_;

@@ -21,14 +21,21 @@ class RecordQueue {
   }
   void Pop() {
     head_ += front().size();
-    if (empty()) Clear();
+    if (empty()) return Clear();
+    // A peer that is slow for ever may never let it run empty.
+    if (head_ < kHeadBytesMax || head_ < bytes_.size() / 2) return;
+    bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(head_));
+    head_ = 0;
   }
+  size_t capacity() const { return bytes_.capacity(); }
   void Clear() {
     std::vector<std::byte>().swap(bytes_);
     head_ = 0;
   }
 
  private:
+  static constexpr size_t kHeadBytesMax = 4096;  // less is not worth a move
+
   std::vector<std::byte> bytes_;
   size_t head_ = 0;
 };

@@ -35,10 +35,8 @@ void ServerCalls::Resume() {
       ready_.PushBack(*exchange);
     }
   }
-  bool blocked = false;
-  ready_.ForEach([&](ServerExchange& exchange) {
-    if (!blocked && exchange.reply->usable()) blocked = !StageReady(exchange);
-  });
+  ready_.ForEachWhile(
+      [&](ServerExchange& exchange) { return !exchange.reply->usable() || StageReady(exchange); });
 }
 
 void ServerCalls::OnReplyLeased(ServerExchange& exchange) {
