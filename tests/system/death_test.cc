@@ -45,7 +45,10 @@ double KillUnderCalls(const std::string& transport, size_t count) {
       ++ends->ended;
     });
   }
-  REQUIRE(Within(absl::Seconds(10), [&] { return server.state().calls == count; }));
+  const bool served = Within(absl::Seconds(10), [&] { return server.state().calls == count; });
+  INFO(server.state().calls << " calls of " << count << " are served, " << ends->ended
+                            << " have ended, " << ends->unavailable << " with UNAVAILABLE");
+  REQUIRE(served);
   const absl::Time killed = absl::Now();
   server.KillSoon();
   // Expect: every call ends, none twice.
