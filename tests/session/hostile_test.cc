@@ -128,6 +128,40 @@ TEST_CASE("a reply whose leases the peer never lets become usable does not keep 
   REQUIRE(rogue.Run([&] { return rogue.replies.size() == 1; }));
 }
 
+TEST_CASE("a reply that gets no credits does not keep its leases beyond their age",
+          "[session][hostile]") {
+  EngineOptions options;
+  options.reply_lease_age_max = absl::Milliseconds(50);
+  Rogue rogue(options);
+  rogue.Prove();
+  for (uint32_t i = 0; i < 12; ++i) rogue.Send(Request(i, 1, "hello"));
+  REQUIRE(rogue.Run([&] { return rogue.pair.sink.requests == 12; }));
+  const memory::Block block = Pair::Pattern(50'000, 7);
+  const OutgoingPayload payload{1, block.region(), block.data(), 50'000};
+  const std::string body(4'000, 'b');
+  rogue.InSeat([&] {
+    for (TestServed& served : rogue.pair.sink.served) {
+      Outgoing reply;
+      reply.body = Bytes(body);
+      if (&served == &rogue.pair.sink.served.back()) reply.payloads = {&payload, 1};
+      rogue.link()->Reply(served, absl::OkStatus(), reply);
+    }
+  });
+  REQUIRE(rogue.Run([&] { return rogue.victim.counters().leases_live == 1; }));
+  const auto free = [&] { return rogue.victim.counters().leases_live == 0; };
+  CHECK_FALSE(rogue.RunLong(free, 30'000'000));
+  REQUIRE(rogue.RunLong(free, 100'000'000));
+  // Expect: once there are credits, a status in its place.
+  rogue.grants = true;
+  rogue.granted += 32;
+  for (int i = 0; i < 10; ++i) {
+    rogue.Send(Bare(RecordType::kPadding));
+    rogue.Run([ticks = 0]() mutable { return ++ticks > 200; });
+  }
+  REQUIRE(rogue.replies.size() == 12);
+  CHECK(rogue.replies.back().find("maximum age") != std::string::npos);
+}
+
 TEST_CASE("control records that waited for credits share frames", "[session][credits]") {
   std::deque<TestCall> calls;
   Rogue rogue({}, fabric::Side::kServer);
