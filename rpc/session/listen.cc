@@ -18,10 +18,12 @@
 #include "rpc/base/fork.h"
 #include "rpc/base/limits.h"
 #include "rpc/base/log.h"
+#include "rpc/memory/region.h"
 #include "rpc/reactor/service_threads.h"
 #include "rpc/session/link_terms.h"
 #include "rpc/session/random.h"
 #include "rpc/session/server_handshake.h"
+#include "rpc/wire/control.h"
 
 namespace verbena::session {
 
@@ -72,6 +74,9 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Listen(const ListenOptions& 
                                                            std::vector<Engine*> engines,
                                                            RequestSink& sink) {
   VERBENA_CHECK(!engines.empty(), "a listener needs an engine");
+  // The proofs of links need a little: so that no client's handshake waits for the first slab. A
+  // pool that cannot grow is told of where it matters.
+  memory::AllocateBlock(wire::kPatternBytes).status().IgnoreError();
   auto state = std::make_shared<ListenState>(options, std::move(engines), sink);
   if (absl::Status status = state->Open(); !status.ok()) return status;
   state->StartAccepting();
