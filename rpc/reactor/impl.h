@@ -121,6 +121,8 @@ struct Reactor::Impl {
   // In the seat. Whether nothing is left to do and nobody but this caller may wait for a peer, and
   // the own thread dozes.
   bool MayLeaveLazily() const;
+  void CountLeave();
+  bool Awaits() const;
   // Arms all pollers. False: something is left to do, and they are disarmed again.
   bool ArmAll();
   void DisarmAll();
@@ -193,6 +195,7 @@ struct Reactor::Impl {
   // still come (entries counts). While they do, those who wait for nothing else leave pollers
   // unarmed and descriptors unwatched: two system calls less per blocking call.
   std::atomic<bool> dozing{false};
+  std::atomic<bool> doze_asked{false};
   std::atomic<uint32_t> entries{0};       // written in the seat
   std::atomic<bool> attend{false};        // somebody counts on the own thread, see Attend
   std::atomic<Waiter*> sleeper{nullptr};  // the caller that sleeps on the pollers' descriptors
@@ -205,6 +208,8 @@ struct Reactor::Impl {
   Work* user_first = nullptr;
   Work** user_end = &user_first;
   int64_t spin_ns = 0;
+  int64_t left_ns = 0;  // when a caller left last with the pollers armed
+  uint32_t leaves = 0;  // such, shortly after one another
 
   bool in_user_code = false;  // the own thread's alone
 

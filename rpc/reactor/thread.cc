@@ -154,7 +154,8 @@ bool Reactor::Impl::SleepUntilNeeded() {
     const bool work = !inbox.Empty() || needed.load() || stop.load();
     const uint32_t entered = entries.load();
     const bool callers_come = dozed && std::exchange(seen_entries, entered) != entered;
-    if (work || woke.timer || woke.rang || !callers_come || drive_wanted.load()) {
+    const bool asked = doze_asked.exchange(false);
+    if (work || woke.timer || woke.rang || (!callers_come && !asked) || drive_wanted.load()) {
       // Before the seat is looked at: a caller who has not seen this, and leaves it unarmed, has
       // left.
       dozing.store(false);
