@@ -31,6 +31,7 @@ Site g_sites[kSitesMax];
 std::atomic<uint64_t> g_overflow{0};
 std::atomic<bool> g_on{false};
 thread_local bool t_inside = false;  // backtrace() allocates at its first call
+thread_local bool t_left_out = false;
 
 bool StartsWithAny(const char* name, std::initializer_list<const char*> prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(),
@@ -60,7 +61,7 @@ bool IsProtobufs(const Site& site) {
 }
 
 [[gnu::noinline]] void Record() {
-  if (t_inside) return;
+  if (t_inside || t_left_out) return;
   t_inside = true;
   void* frames[kFrames];
   const int depth = backtrace(frames, kFrames);
@@ -107,6 +108,8 @@ bool IsProtobufs(const Site& site) {
 bool AllocationCounterPresent() { return true; }
 
 void CountAllocations(bool on) { g_on = on; }
+
+void LeaveOutAllocationsHere(bool out) { t_left_out = out; }
 
 uint64_t AllocationCount() {
   uint64_t total = g_overflow;

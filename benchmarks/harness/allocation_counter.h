@@ -13,6 +13,8 @@ namespace verbena::benchmarks {
 bool AllocationCounterPresent();
 // Off at start. Any thread.
 void CountAllocations(bool on);
+// Whether this thread's are left out: the harness's own, between the calls that are measured.
+void LeaveOutAllocationsHere(bool out);
 // Allocations counted so far, protobuf's excluded. Takes milliseconds the first time a new caller
 // was seen. Any thread.
 uint64_t AllocationCount();

@@ -70,7 +70,9 @@ nlohmann::json RunWindow(Workload& workload, double seconds) {
   const int64_t switches = InvoluntarySwitches();
   const uint64_t allocations = AllocationCount();
   Window window(seconds);
+  LeaveOutAllocationsHere(false);
   absl::Status status = workload.Run(window);
+  LeaveOutAllocationsHere(true);
   window.Close();
   if (!status.ok()) return {{"error", status.ToString()}};
   return {{"p50", window.PercentileNs(0.5)},
@@ -89,6 +91,7 @@ int Obey(absl::StatusOr<std::unique_ptr<T>> started, nlohmann::json ready) {
   if (!started.ok()) ready = {{"error", started.status().ToString()}};
   control.Send(ready);
   if (!started.ok()) return 1;
+  LeaveOutAllocationsHere(true);
   while (auto request = control.Receive()) {
     if (request->contains("counters")) {
       control.Send(Counters((*request)["counters"]));

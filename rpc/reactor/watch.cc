@@ -41,7 +41,13 @@ class Loop {
     if (Forked()) return;
     std::lock_guard lock(mutex_);
     const bool first = jobs_.empty() || due_ns < jobs_.begin()->first;
-    jobs_.emplace(due_ns, std::move(job));
+    if (spare_.empty()) {
+      jobs_.emplace(due_ns, std::move(job));
+    } else {
+      spare_.key() = due_ns;
+      spare_.mapped() = std::move(job);
+      jobs_.insert(std::move(spare_));
+    }
     StartLocked();
     if (first) WakeLocked();
   }
@@ -132,17 +138,20 @@ class Loop {
   }
 
   void RunDueJobs() {
-    std::vector<Job> due;
     {
       std::lock_guard lock(mutex_);
       const auto end = jobs_.upper_bound(SteadyNs());
-      for (auto it = jobs_.begin(); it != end; it = jobs_.erase(it))
-        due.push_back(std::move(it->second));
+      while (jobs_.begin() != end) {
+        Jobs::node_type node = jobs_.extract(jobs_.begin());
+        due_.push_back(std::move(node.mapped()));
+        spare_ = std::move(node);
+      }
     }
-    for (Job& job : due) {
+    for (Job& job : due_) {
       std::move(job)();
       job = nullptr;
     }
+    due_.clear();
   }
 
   void RunCallback(uint64_t id, uint32_t events) {
@@ -172,7 +181,11 @@ class Loop {
   uint64_t running_id_ = 0;
   std::unordered_map<int, uint64_t> ids_;
   std::unordered_map<uint64_t, std::shared_ptr<Entry>> entries_;
-  std::multimap<int64_t, Job> jobs_;  // by due time; equal times in the order of posting
+  using Jobs = std::multimap<int64_t, Job>;
+  Jobs jobs_;  // by due time; equal times in the order of posting
+  // What ran last, for the next: looking after stalls allocates nothing.
+  Jobs::node_type spare_;
+  std::vector<Job> due_;  // the thread's, while it runs them
 };
 
 thread_local bool Loop::on_thread_ = false;

@@ -32,6 +32,24 @@ namespace {
   }
 }
 
+TEST_CASE("a thread that is left out is not counted, others are", "[benchmarks]") {
+  const uint64_t before = AllocationCount();
+  CountAllocations(true);
+  LeaveOutAllocationsHere(true);
+  AllocateHere(100);
+  std::atomic<bool> go = false;
+  std::thread other([&go] {
+    while (!go) {
+    }
+    AllocateHere(7);
+  });
+  go = true;
+  other.join();
+  LeaveOutAllocationsHere(false);
+  CountAllocations(false);
+  CHECK(AllocationCount() - before == 7);
+}
+
 TEST_CASE("our allocations are counted, in every form and thread", "[benchmarks]") {
   REQUIRE(AllocationCounterPresent());
   AllocateHere(3);  // off: not counted
