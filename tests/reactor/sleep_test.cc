@@ -252,7 +252,7 @@ TEST_CASE("callers who come again and again leave nothing armed where nobody els
   calls.poller.awaits = false;
   // Arms in 100 calls. The thread may end its doze in between, or be awake and take its turn.
   uint64_t least = ~uint64_t{0};
-  for (int round = 0; round < 200 && least > 20; ++round) {
+  for (int round = 0; round < 20'000 && least > 20; ++round) {
     if (round % 16 == 15) std::this_thread::sleep_for(milliseconds(10));
     const uint64_t before = calls.poller.arms.load();
     for (int i = 0; i < 100; ++i) calls.Call();
