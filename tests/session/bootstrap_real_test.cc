@@ -70,9 +70,11 @@ TEST_CASE("memory that takes longer to make than a proof may take does not end t
   RealEngine server, client;
   ListenOptions listen;
   listen.address = "127.0.0.1:0";
+  listen.handshake_timeout = EngineOptions().prove_timeout * 4;
   auto listener = Listener::Listen(listen, {server.engine.get()}, sink).value();
   ConnectOptions options;
   options.address = listener->address();
+  options.timeout = EngineOptions().prove_timeout * 8;
   const auto until = std::chrono::steady_clock::now() +
                      absl::ToChronoMilliseconds(EngineOptions().prove_timeout * 1.3);
   const testing::FullPool full([until] { return std::chrono::steady_clock::now() >= until; });

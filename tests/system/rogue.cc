@@ -22,6 +22,7 @@
 #include "rpc/session/engines.h"
 #include "rpc/session/link_impl.h"
 #include "rpc/session/random.h"
+#include "rpc/session/seat_job.h"
 #include "rpc/session/side_socket.h"
 #include "rpc/wire/control.h"
 #include "rpc/wire/hello.h"
@@ -198,9 +199,12 @@ bool ActUntilClosed(const std::string& address, const std::string& transport,
   });
   REQUIRE(Within(absl::Seconds(10), [&] { return owner.link != nullptr; }));
   const auto in_seat = [&](absl::FunctionRef<void()> act) {
-    while (!reactor.TryEnter()) absl::SleepFor(absl::Microseconds(20));
-    if (!owner.down) act();
-    reactor.Leave();
+    std::atomic<bool> done{false};
+    session::RunInSeat(reactor, [&] {
+      if (!owner.down) act();
+      done = true;
+    });
+    REQUIRE(Within(absl::Seconds(10), [&] { return done.load(); }));
   };
   for (int batch = 0; batch < 200 && !owner.down; ++batch) {
     in_seat([&] { act_once(session::LinkImpl::Of(*owner.link)); });
@@ -226,7 +230,7 @@ bool FloodProved(const std::string& address) {
     const uint32_t granted = link.writer().credits().TakeGrant();
     // In the seat, so that this end neither hears of grants nor gives any: then the other end's run
     // out, however fast it reads.
-    for (uint32_t i = 0; i < 4000; ++i) {
+    for (uint32_t i = 0; i < 4000 / kSlowdown; ++i) {
       fabric::OutFrame frame;
       if (!fabric.AcquireFrame(link.id(), frame)) return;
       // Odd sizes, so that a ring that is run over does not hold whole frames.
