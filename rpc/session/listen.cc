@@ -74,9 +74,9 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Listen(const ListenOptions& 
                                                            std::vector<Engine*> engines,
                                                            RequestSink& sink) {
   VERBENA_CHECK(!engines.empty(), "a listener needs an engine");
-  // The proofs of links need a little: so that no client's handshake waits for the first slab. A
-  // pool that cannot grow is told of where it matters.
-  memory::AllocateBlock(wire::kPatternBytes).status().IgnoreError();
+  // The proofs of links need a little: so that hardly a client's handshake waits for the first
+  // slab. A pool that cannot grow is told of where it matters.
+  reactor::PostGrowth([] { memory::AllocateBlock(wire::kPatternBytes).status().IgnoreError(); });
   auto state = std::make_shared<ListenState>(options, std::move(engines), sink);
   if (absl::Status status = state->Open(); !status.ok()) return status;
   state->StartAccepting();
