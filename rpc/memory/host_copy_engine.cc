@@ -11,6 +11,10 @@ namespace {
 constexpr size_t kCachedStepBytes = 8192;
 constexpr size_t kStreamedStepBytes = 4096;
 
+// A smaller copy is a transfer of its own: small results that happen to adjoin are read soon, from
+// a cache.
+constexpr uint64_t kChunkBytesMin = 64 << 10;
+
 bool IsValid(const CopyPiece& piece) {
   if (piece.bytes == 0) return true;
   const auto to = reinterpret_cast<uintptr_t>(piece.to);
@@ -36,7 +40,15 @@ uint32_t HostCopyEngine::RunOf(absl::Span<const CopyPiece> pieces) {
   if (pieces.empty()) return 0;
   uint64_t bytes = 0;
   for (const CopyPiece& piece : pieces) bytes += piece.bytes;
-  return runs_.Add(pieces.front().to, pieces.back().to + pieces.back().bytes, bytes);
+  uint32_t run = 0;
+  while (run < kRuns && (bytes < kChunkBytesMin || runs_[run].end != pieces.front().to)) ++run;
+  if (run == kRuns) {
+    run = next_run_++ % kRuns;
+    runs_[run].bytes = 0;
+  }
+  runs_[run].end = pieces.back().to + pieces.back().bytes;
+  runs_[run].bytes += bytes;
+  return run;
 }
 
 bool HostCopyEngine::Poll(size_t budget_bytes, absl::FunctionRef<bool()> yield,
@@ -54,7 +66,7 @@ size_t HostCopyEngine::Step(size_t budget_bytes) {
   Queued& front = Front();
   if (!front.valid) piece_ = front.pieces.size();
   size_t copied = 0;
-  const bool stream = runs_.Streams(front.run);
+  const bool stream = runs_[front.run].bytes >= streaming_from_bytes_;
   const size_t bytes_max = std::min(budget_bytes, stream ? kStreamedStepBytes : kCachedStepBytes);
   while (piece_ < front.pieces.size()) {
     const CopyPiece& piece = front.pieces[piece_];

@@ -40,7 +40,7 @@ class Host final : public memory::Device {
 
 Host host;
 std::byte memory_bytes[kLeased];
-std::byte buffer[BulkReader::kBufferBytes];
+std::byte discard[BulkReader::kDiscardBytes];
 
 struct Ends {
   int peer = -1, mine = -1;
@@ -98,7 +98,7 @@ void Reader(const uint8_t* data, size_t size, size_t cut) {
   int posted = 0, ended = 0;
   const auto count = [&](BulkReader::PostedRead&, Error) { ++ended; };
   {
-    BulkReader reader(buffer);
+    BulkReader reader(discard);
     reader.Open(ends.mine);
     for (uint32_t i = 0; i < 6; ++i, ++posted) {
       BulkReader::PostedRead read;

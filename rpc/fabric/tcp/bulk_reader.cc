@@ -10,7 +10,6 @@
 
 #include "rpc/base/check.h"
 #include "rpc/fabric/tcp/sockets.h"
-#include "rpc/memory/streaming_copy.h"
 
 namespace verbena::fabric::tcp {
 
@@ -94,9 +93,9 @@ void BulkReader::GatherInto(Gather& gather, size_t budget) {
     const PostedRead& read = reads_.front();
     size_t left = read.bytes - data_at_;
     size_t room = std::min(left, budget);
-    if (broken_ != Error::kOk || streams_) {
-      room = std::min(room, kBufferBytes);
-      if (room > 0) gather.Add(buffer_, room);
+    if (broken_ != Error::kOk) {
+      room = std::min(room, kDiscardBytes);
+      if (room > 0) gather.Add(discard_, room);
       left -= room;
     } else if (read.bounce != nullptr) {
       if (room > 0) gather.Add(read.bounce.get() + data_at_, room);
@@ -124,42 +123,11 @@ void BulkReader::GatherInto(Gather& gather, size_t budget) {
 void BulkReader::Advance(size_t bytes) {
   if (in_data_) {
     const size_t data = std::min<size_t>(bytes, reads_.front().bytes - data_at_);
-    if (streams_ && broken_ == Error::kOk) StreamOut(data);
     data_at_ += data;
     bytes -= data;
   }
   scratch_bytes_ += bytes;
   VERBENA_DCHECK(scratch_bytes_ <= scratch_.size());
-}
-
-// What was received into the buffer goes to its place.
-void BulkReader::StreamOut(size_t bytes) {
-  const std::byte* from = buffer_;
-  size_t skip = data_at_;
-  for (const LocalPiece& piece : reads_.front().pieces) {
-    if (bytes == 0) break;
-    if (skip >= piece.bytes) {
-      skip -= piece.bytes;
-      continue;
-    }
-    const size_t now = std::min(piece.bytes - skip, bytes);
-    memory::StreamingCopy(piece.data + skip, from, now);
-    from += now;
-    bytes -= now;
-    skip = 0;
-  }
-}
-
-void BulkReader::BeginData() {
-  in_data_ = true;
-  data_at_ = 0;
-  broken_ = Error::kOk;
-  scratch_bytes_ = 0;
-  const PostedRead& read = reads_.front();
-  streams_ = false;
-  if (read.bounce != nullptr || read.pieces.empty()) return;
-  const LocalPiece& last = read.pieces.back();
-  streams_ = runs_.Streams(runs_.Add(read.pieces.front().data, last.data + last.bytes, read.bytes));
 }
 
 // Acts on the trailer or the answer that is complete, if one is.
@@ -172,7 +140,6 @@ absl::Status BulkReader::TakeScratch(Ended ended, bool& more) {
     if (!parsed.ok()) return parsed;
     in_data_ = false;
     more = true;
-    if (streams_) memory::StreamingFence();
     Finish(ended, broken_ != Error::kOk ? broken_ : status);
     return absl::OkStatus();
   }
@@ -182,7 +149,10 @@ absl::Status BulkReader::TakeScratch(Ended ended, bool& more) {
       ParseAnswer(scratch_.data() + kTrailerBytes, answer_sequence_, reads_.front().bytes, status);
   if (!parsed.ok()) return parsed;
   if (status == Error::kOk) {
-    BeginData();
+    in_data_ = true;
+    data_at_ = 0;
+    broken_ = Error::kOk;
+    scratch_bytes_ = 0;
   } else {
     scratch_bytes_ = kTrailerBytes;  // none follows
     Finish(ended, status);

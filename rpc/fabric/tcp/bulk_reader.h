@@ -14,7 +14,6 @@
 #include "absl/status/status.h"
 #include "rpc/fabric/fabric.h"
 #include "rpc/fabric/tcp/bulk_wire.h"
-#include "rpc/memory/streaming_runs.h"
 
 namespace verbena::fabric::tcp {
 
@@ -33,10 +32,9 @@ class BulkReader {
   // A READ has ended, or (with bounce, and kOk) its bytes wait to be copied.
   using Ended = absl::FunctionRef<void(PostedRead& read, Error error)>;
 
-  // `buffer`, of kBufferBytes, keeps nothing between two calls: bytes that nobody wants go there,
-  // and those of large transfers on their way.
-  static constexpr size_t kBufferBytes = 256 * 1024;
-  explicit BulkReader(std::byte* buffer) : buffer_(buffer) {}
+  // `discard` takes bytes that nobody wants; of kDiscardBytes, and nothing lies in it.
+  static constexpr size_t kDiscardBytes = 64 * 1024;
+  explicit BulkReader(std::byte* discard) : discard_(discard) {}
   ~BulkReader();
   BulkReader(const BulkReader&) = delete;
   BulkReader& operator=(const BulkReader&) = delete;
@@ -62,13 +60,11 @@ class BulkReader {
  private:
   struct Gather;
   void GatherInto(Gather& gather, size_t budget);
-  void BeginData();
   void Advance(size_t bytes);
-  void StreamOut(size_t bytes);
   absl::Status TakeScratch(Ended ended, bool& more);
   void Finish(Ended ended, Error error);
 
-  std::byte* const buffer_;
+  std::byte* const discard_;
   int fd_ = -1;
   std::deque<PostedRead> reads_;  // the first `asked_` of them were requested
   uint32_t asked_ = 0;
@@ -85,10 +81,6 @@ class BulkReader {
   bool in_data_ = false;       // an answer said OK; its data and trailer are due
   Error broken_ = Error::kOk;  // the destination cannot be written; the rest is discarded
   size_t data_at_ = 0;
-  // Part of a large transfer: received into the buffer, which stays in the caches, and streamed to
-  // its destination past them. That is a third faster than having the kernel write there.
-  bool streams_ = false;
-  memory::StreamingRuns runs_;
   std::array<std::byte, kTrailerBytes + kAnswerBytes> scratch_;
   size_t scratch_bytes_ = kTrailerBytes;  // before the first answer there is no trailer
 };
