@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "rpc/base/check.h"
 #include "rpc/base/ids.h"
 #include "rpc/memory/region.h"
 
@@ -146,8 +147,12 @@ class Fabric {
   virtual void Send(LinkId link, absl::Span<const OutFrame> frames) = 0;
   // Hands over one frame, in order with those of Send, that lies in the session's own memory and is
   // copied when this returns: for small frames cheaper than a buffer. At most
-  // traits().copied_bytes; the memory is readable up to whole cache lines.
-  virtual void SendCopy(LinkId, const std::byte* /*frame*/, uint32_t /*bytes*/) {}
+  // traits().copied_bytes, which a fabric without an implementation leaves 0; the memory is
+  // readable up to whole cache lines, and the fabric writes the length into its copy. Always
+  // accepted within the peer's credits; dropped, as by Send, where the link is on its way down.
+  virtual void SendCopy(LinkId, const std::byte* /*frame*/, uint32_t bytes) {
+    VERBENA_CHECK(false, "a frame of ", bytes, " bytes to a fabric that copies none");
+  }
   // Gives a buffer back unsent.
   virtual void Discard(LinkId link, const OutFrame& frame) = 0;
 

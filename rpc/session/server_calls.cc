@@ -51,6 +51,17 @@ inline ServerCalls::Slot* ServerCalls::OpenSlot(uint32_t index) {
   return &slot;
 }
 
+inline absl::Status ServerCalls::WhyRefused(uint32_t method, size_t body_bytes) const {
+  if (link_.method_cookie(method) == nullptr) [[unlikely]]
+    return absl::UnimplementedError(absl::StrCat("unknown method ", link_.method_path(method)));
+  const uint64_t bytes_max = link_.request_bytes_max(method);
+  if (body_bytes > bytes_max) [[unlikely]] {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a request of ", body_bytes, " bytes; the limit is ", bytes_max));
+  }
+  return absl::OkStatus();
+}
+
 inline void ServerCalls::Give(Slot& slot, uint32_t index, uint32_t method, RequestView& request) {
   request.method = link_.method_path(method);
   request.method_cookie = link_.method_cookie(method);
@@ -94,12 +105,9 @@ void ServerCalls::OnRequest(wire::RecordHeader header, absl::Span<const std::byt
   request.body =
       record.subspan(wire::kRequestHeaderBytes, header.bytes - wire::kRequestHeaderBytes -
                                                     (header.flags & wire::kPaddingMask));
-  if (link_.method_cookie(method) != nullptr &&
-      request.body.size() <= link_.request_bytes_max(method)) [[likely]] {
-    Give(*slot, index, method, request);
-  } else {
-    Refuse(index, Deliver(*slot, index, method, request, nullptr));
-  }
+  if (absl::Status why = WhyRefused(method, request.body.size()); !why.ok()) [[unlikely]]
+    return Refuse(index, why);
+  Give(*slot, index, method, request);
 }
 
 void ServerCalls::DeliverSlow(uint32_t index, uint32_t method, absl::Span<const std::byte> record) {
@@ -133,15 +141,7 @@ void ServerCalls::DeliverSlow(uint32_t index, uint32_t method, absl::Span<const 
 // Hands the request to the sink. Not OK: it did not reach it.
 absl::Status ServerCalls::Deliver(Slot& slot, uint32_t index, uint32_t method, RequestView& request,
                                   wire::PayloadTable* table) {
-  void* const cookie = link_.method_cookie(method);
-  if (cookie == nullptr) {
-    return absl::UnimplementedError(absl::StrCat("unknown method ", link_.method_path(method)));
-  }
-  const uint64_t bytes_max = link_.request_bytes_max(method);
-  if (request.body.size() > bytes_max) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a request of ", request.body.size(), " bytes; the limit is ", bytes_max));
-  }
+  if (absl::Status why = WhyRefused(method, request.body.size()); !why.ok()) return why;
   if (table != nullptr && !table->empty()) {
     request.payloads = PayloadSetImpl::Create(link_, std::move(*table));
     ServerExchange& exchange = ExchangeOf(slot, index);

@@ -105,6 +105,8 @@ class ServerCalls {
   }
   absl::Status Deliver(Slot& slot, uint32_t index, uint32_t method, RequestView& request,
                        wire::PayloadTable* table);
+  // OK, or why the sink shall not see a request with such a body.
+  absl::Status WhyRefused(uint32_t method, size_t body_bytes) const;
   // The sink gets it.
   void Give(Slot& slot, uint32_t index, uint32_t method, RequestView& request);
   void DeliverSlow(uint32_t index, uint32_t method, absl::Span<const std::byte> record);

@@ -122,8 +122,9 @@ double KillUnderReads(const Subject& subject) {
 
 TEST_CASE("kill -9 of the owner under READs ends each, and the link", "[contract][process]") {
   VERBENA_TWO_PROCESSES(subject);
-  test_bounds::CheckBound(subject.name.c_str(), test_bounds::kDeathMs,
-                          [&] { return KillUnderReads(subject); });
+  const double took_ms = test_bounds::BestMs(subject.name.c_str(), test_bounds::kDeathMs,
+                                             [&] { return KillUnderReads(subject); });
+  CHECK(took_ms <= test_bounds::kDeathMs * kSlowdown);
 }
 
 TEST_CASE("kill -9 of a peer in the middle of a batch", "[contract][process]") {

@@ -180,8 +180,9 @@ TEST_CASE("a link that dies ends thousands of calls once each, with UNAVAILABLE"
           "[session][death]") {
   const int way = GENERATE(0, 1, 2);
   INFO("way " << way);
-  test_bounds::CheckBound("a dead link with 5,000 calls", test_bounds::kDeathMs,
-                          [&] { return DieUnderCalls(way); });
+  const double took_ms = test_bounds::BestMs("a dead link with 5,000 calls", test_bounds::kDeathMs,
+                                             [&] { return DieUnderCalls(way); });
+  CHECK(took_ms <= test_bounds::kDeathMs * kSlowdown);
 }
 
 TEST_CASE("a link can be made again after its death, with new handles", "[session][death]") {

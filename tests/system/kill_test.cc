@@ -1,4 +1,5 @@
 // kill -9 of clients at bad moments, as the server and its other clients see it.
+#include <algorithm>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -9,7 +10,7 @@
 namespace verbena::system_test {
 namespace {
 
-using test_bounds::CheckBound;
+using test_bounds::BestMs;
 using test_bounds::kDeathMs;
 
 constexpr uint64_t kTensorBytes = 256 << 20;
@@ -56,9 +57,10 @@ struct Scene {
   }
 };
 
-// Asserts that the load was under way each time, that everything of it comes back within the bound,
+// Asserts that the load was under way each time, that everything of it comes back,
 // and that the bystander noticed nothing.
-void KillUnder(const std::string& transport, const std::string& load, int rounds, int ms_max) {
+// How many milliseconds that takes, of the rounds the longest.
+double KillUnder(const std::string& transport, const std::string& load, int rounds, int ms_max) {
   Scene scene(transport);
   const std::string what = absl::StrCat("kill -9 of a client, ", transport, ", ", load);
   INFO(what);
@@ -73,8 +75,9 @@ void KillUnder(const std::string& transport, const std::string& load, int rounds
     REQUIRE(Fields(tally)["good"] != "0");
   }
   scene.Begin();
+  double longest_ms = 0;
   for (int i = 0; i < rounds; ++i) {
-    CheckBound(what.c_str(), kDeathMs, [&] {
+    const double took_ms = BestMs(what.c_str(), kDeathMs, [&] {
       ClientPeer victim(scene.server.address(), transport);
       REQUIRE(Fields(victim.Ask("ready"))["code"] == "OK");
       REQUIRE(victim.Ask(absl::StrCat("start ", load), absl::Seconds(30)) == "started");
@@ -85,23 +88,33 @@ void KillUnder(const std::string& transport, const std::string& load, int rounds
       }));
       return scene.KillAfter(victim, ms_max);
     });
+    longest_ms = std::max(longest_ms, took_ms);
   }
   scene.ExpectUnnoticed();
+  return longest_ms;
 }
 
 TEST_CASE("kill -9 of a client under unary calls", "[system][kill]") {
-  for (const char* transport : {"shm", "tcp"}) KillUnder(transport, "echo 64", 5, 50);
+  for (const char* transport : {"shm", "tcp"}) {
+    INFO(transport);
+    const double took_ms = KillUnder(transport, "echo 64", 5, 50);
+    CHECK(took_ms <= kDeathMs * kSlowdown);
+  }
 }
 
 TEST_CASE("kill -9 of a client whose tensor is being READ", "[system][kill]") {
   for (const char* transport : {"shm", "tcp"}) {
-    KillUnder(transport, absl::StrCat("take 2 ", kTensorBytes), 3, 100);
+    INFO(transport);
+    const double took_ms = KillUnder(transport, absl::StrCat("take 2 ", kTensorBytes), 3, 100);
+    CHECK(took_ms <= kDeathMs * kSlowdown);
   }
 }
 
 TEST_CASE("kill -9 of a client that READs a tensor", "[system][kill]") {
   for (const char* transport : {"shm", "tcp"}) {
-    KillUnder(transport, absl::StrCat("give 1 ", kTensorBytes), 3, 100);
+    INFO(transport);
+    const double took_ms = KillUnder(transport, absl::StrCat("give 1 ", kTensorBytes), 3, 100);
+    CHECK(took_ms <= kDeathMs * kSlowdown);
   }
 }
 

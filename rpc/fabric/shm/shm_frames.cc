@@ -80,6 +80,7 @@ void ShmFabric::Send(LinkId id, absl::Span<const OutFrame> frames) {
 }
 
 void ShmFabric::SendCopy(LinkId id, const std::byte* frame, uint32_t bytes) {
+  VERBENA_DCHECK(bytes >= 8 && bytes <= traits_.copied_bytes, "frame of ", bytes);
   Link* const link = Find(id);
   if (link == nullptr || link->closing) return;
   link->out.Write(frame, bytes);

@@ -1,0 +1,52 @@
+#pragma once
+// What tests of payloads share: a pair whose READs take many chunks, and a call that holds one.
+#include <cstring>
+
+#include "rpc/base/limits.h"
+#include "tests/catch.h"
+#include "tests/session/pair.h"
+
+namespace verbena::session::testing {
+
+inline fabric::sim::NetworkOptions Network(bool prepares_lanes, uint64_t seed = 3) {
+  fabric::sim::NetworkOptions options;
+  options.read_chunk_bytes = 8 * 1024;  // many chunks
+  options.prepares_lanes = prepares_lanes;
+  options.seed = seed;
+  return options;
+}
+
+inline OutgoingPayload PayloadOf(const memory::Block& block, uint64_t ticket) {
+  return {ticket, block.region(), block.data(), block.bytes()};
+}
+
+inline void Into(TestFetch& fetch, memory::Block& block, uint64_t offset = 0, uint64_t bytes = 0) {
+  fetch.offset = offset;
+  fetch.pieces.clear();
+  fetch.pieces.push_back({&memory::HostDevice(), block.data(), bytes == 0 ? block.bytes() : bytes});
+}
+
+// A held call whose request carries one payload of `bytes`.
+struct Held {
+  Held(Pair& p, size_t bytes, uint64_t seed = 1)
+      : pair(p), call("/test/Hold"), block(Pair::Pattern(bytes, seed)) {
+    payload = PayloadOf(block, 42);
+    Outgoing request;
+    request.body = Bytes("held");
+    request.payloads = {&payload, 1};
+    const size_t before = pair.sink.served.size();
+    pair.OnClient([&] { pair.owner.link->StartCall(call, request); });
+    REQUIRE(pair.Run([&] { return pair.sink.served.size() > before; }));
+    served = &pair.sink.served.back();
+  }
+  void Answer(const absl::Status& status = absl::OkStatus(), const Outgoing& reply = {}) {
+    pair.OnServer([&] { served->link->Reply(*served, status, reply); });
+  }
+  Pair& pair;
+  TestCall call;
+  memory::Block block;
+  OutgoingPayload payload;
+  TestServed* served = nullptr;
+};
+
+}  // namespace verbena::session::testing
