@@ -9,10 +9,19 @@ configure() {
   output=$(cmake --preset "$@" 2>&1) || { printf '%s\n' "$output" >&2; return 1; }
 }
 
-# build PRESET [ARGUMENT...]: one line that says what was done, and everything when it fails.
+# announce_build NAME LOG: a first build takes many minutes and is silent until its end.
+announce_build() {
+  local first=
+  [[ -e $2 ]] || first=", minutes the first time"
+  echo "build $1: started, $jobs at a time$first; its log: $2"
+}
+
+# build PRESET [ARGUMENT...]: one line before, one that says what was done, and everything when it fails.
 build() {
-  local preset=$1 start=$SECONDS
+  local preset=$1 what=${*:2} start=$SECONDS
   local log=build/$preset/build.log
+  what=${what#--target }
+  announce_build "$preset (${what:-all})" "$log"
   if ! cmake --build --preset "$preset" -j "$jobs" "${@:2}" >"$log" 2>&1; then
     grep -E -A20 'FAILED|error|Error' "$log" | tail -n 80 >&2 || tail -n 80 "$log" >&2
     echo "build $preset: FAILED (all of it: $log)" >&2
