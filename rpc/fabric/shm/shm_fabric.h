@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "rpc/fabric/events.h"
 #include "rpc/fabric/fabric.h"
 #include "rpc/fabric/shm/inbox.h"
 #include "rpc/fabric/shm/link.h"
@@ -71,16 +72,6 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   size_t hot_links() const { return hot_.size(); }
 
  private:
-  struct Event {
-    enum class Kind : uint8_t { kSendable, kLeased, kRevoked, kReadDone, kLaneDown, kLinkDown };
-    Kind kind = Kind::kSendable;
-    Error error = Error::kOk;
-    LinkId link = LinkId::kNone;
-    Lane lane;
-    LeaseSlot lease;
-    ReadSlot read;
-    RemoteKey key;
-  };
   struct LeaseRecord {
     enum class State : uint8_t { kNone, kPending, kLive, kVoid };
     State state = State::kNone;
@@ -98,7 +89,6 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
     const auto index = static_cast<size_t>(link);
     return index < links_.size() ? links_[index].get() : nullptr;
   }
-  void Push(const Event& event) { events_.push_back(event); }
 
   // Frames (shm_frames.cc)
   // Whether PollLink would do anything.
@@ -144,9 +134,8 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   void TakeResults();
   void BeginDown(Link& link, const absl::Status& cause);
   bool AdvanceEnds();
-  bool Deliver(EventSink& sink);
-  void DeliverOne(EventSink& sink, const Event& event);
-  void Remove(Link& link);
+  void Deliver(EventSink& sink);
+  absl::Status Remove(Link& link);
 
   void OnTransferDone(ReadSlot slot, Error error) override;
   void WantImport(Link& link, const Want& want) override;
@@ -171,7 +160,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   std::vector<LeaseRecord> lease_records_;  // by LeaseSlot::index
   std::vector<LaneBreak> lane_breaks_;      // reported when their copies have ended
   Transfers transfers_;
-  std::vector<Event> events_, delivering_;
+  Events events_;
   uint32_t ticks_ = 0;
   uint32_t busy_ticks_ = 0;  // counts down since frames last came
   int64_t housekept_ns_ = 0;

@@ -57,12 +57,7 @@ void ShmFabric::Discard(LinkId, const OutFrame& frame) {
 }
 
 void ShmFabric::OfferBuffers() {
-  for (const LinkId waiting : want_buffer_) {
-    Event event;
-    event.kind = Event::Kind::kSendable;
-    event.link = waiting;
-    Push(event);
-  }
+  for (const LinkId waiting : want_buffer_) events_.Sendable(waiting);
   want_buffer_.clear();
 }
 
@@ -165,7 +160,10 @@ bool ShmFabric::Poll(EventSink& sink) {
   }
   if (!closing_.empty() || !lane_breaks_.empty()) [[unlikely]]
     any |= AdvanceEnds();
-  if (!events_.empty()) any |= Deliver(sink);
+  if (!events_.empty()) {
+    Deliver(sink);
+    any = true;
+  }
   if (++ticks_ % kTicksPerLook == 0) [[unlikely]]
     Housekeep();
   return any;

@@ -30,13 +30,8 @@ void ShmFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Region
   Link* link = Find(id);
   VERBENA_CHECK(data >= region->base() && bytes <= region->bytes() &&
                 static_cast<size_t>(data - region->base()) <= region->bytes() - bytes);
-  Event refused;
-  refused.kind = Event::Kind::kLeased;
-  refused.lease = slot;
-  refused.error = Error::kLinkDown;
-  if (link == nullptr || link->closing) return Push(refused);
-  refused.error = Error::kUnsupported;
-  if (lane.index != 0) return Push(refused);
+  if (link == nullptr || link->closing) return events_.LeaseRefused(slot, Error::kLinkDown);
+  if (lane.index != 0) return events_.LeaseRefused(slot, Error::kUnsupported);
   LeaseRecord& record = RecordOf(slot);
   record = LeaseRecord{LeaseRecord::State::kPending, slot.generation, kNoEntry, id, lane.index};
   if (!Mappable(*region)) {
@@ -56,17 +51,13 @@ void ShmFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Region
 
 void ShmFabric::LeaseLive(LeaseSlot slot, Link& link, uint64_t buffer, uint64_t start,
                           uint64_t bytes) {
-  Event event;
-  event.kind = Event::Kind::kLeased;
-  event.lease = slot;
+  RemoteKey key;
   LeaseRecord& record = RecordOf(slot);
-  record.entry = link.leases.Add(buffer, start, bytes, event.key);
+  record.entry = link.leases.Add(buffer, start, bytes, key);
   record.state = LeaseRecord::State::kLive;
-  if (record.entry == kNoEntry) {
-    record = LeaseRecord();
-    event.error = Error::kNoMemory;
-  }
-  Push(event);
+  if (record.entry != kNoEntry) return events_.Leased(slot, key);
+  record = LeaseRecord();
+  events_.LeaseRefused(slot, Error::kNoMemory);
 }
 
 void ShmFabric::PostExport(Link& link, const memory::RegionRef& region) {
@@ -95,11 +86,7 @@ void ShmFabric::OnExported(Link& link, uint64_t buffer, const absl::Status& stat
       LeaseLive(p.slot, link, buffer, static_cast<uint64_t>(p.data - p.region->base()), p.bytes);
     } else {
       RecordOf(p.slot) = LeaseRecord();
-      Event event;
-      event.kind = Event::Kind::kLeased;
-      event.lease = p.slot;
-      event.error = Error::kUnsupported;
-      Push(event);
+      events_.LeaseRefused(p.slot, Error::kUnsupported);
     }
   }
   link.pending_leases = std::move(others);
@@ -114,18 +101,11 @@ void ShmFabric::Revoke(LeaseSlot slot) {
     }
     if (record.state == LeaseRecord::State::kPending && link != nullptr) {
       std::erase_if(link->pending_leases, [slot](const PendingLease& p) { return p.slot == slot; });
-      Event leased;  // its answer is owed first
-      leased.kind = Event::Kind::kLeased;
-      leased.lease = slot;
-      leased.error = Error::kLeaseLost;
-      Push(leased);
+      events_.LeaseRefused(slot, Error::kLeaseLost);  // its answer is owed first
     }
     record = LeaseRecord();
   }
-  Event revoked;
-  revoked.kind = Event::Kind::kRevoked;
-  revoked.lease = slot;
-  Push(revoked);
+  events_.Revoked(slot);
 }
 
 void ShmFabric::VoidLeases(Link& link, const Lane* lane) {
@@ -145,13 +125,7 @@ void ShmFabric::Read(ReadSlot slot, LinkId id, Lane lane, const RemoteKey& key, 
   transfers_.Add(slot, *link, lane, key, offset, pieces);
 }
 
-void ShmFabric::OnTransferDone(ReadSlot slot, Error error) {
-  Event event;
-  event.kind = Event::Kind::kReadDone;
-  event.read = slot;
-  event.error = error;
-  Push(event);
-}
+void ShmFabric::OnTransferDone(ReadSlot slot, Error error) { events_.ReadDone(slot, error); }
 
 void ShmFabric::WantImport(Link& link, const Want& want) {
   link.wants.push_back(want);

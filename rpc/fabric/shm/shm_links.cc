@@ -58,11 +58,7 @@ void ShmFabric::BeginDown(Link& link, const absl::Status& cause) {
   link.mine.control().closed.store(1, std::memory_order_release);
   WakePeer(link);
   for (const PendingLease& p : link.pending_leases) {
-    Event event;
-    event.kind = Event::Kind::kLeased;
-    event.lease = p.slot;
-    event.error = Error::kLinkDown;
-    Push(event);
+    events_.LeaseRefused(p.slot, Error::kLinkDown);
   }
   link.pending_leases.clear();
   VoidLeases(link, nullptr);
@@ -80,64 +76,35 @@ bool ShmFabric::AdvanceEnds() {
   std::erase_if(lane_breaks_, [&](const LaneBreak& b) {
     Link* link = Find(b.link);
     if (link == nullptr || transfers_.Copying(*link, b.lane)) return link == nullptr;
-    Event event;
-    event.kind = Event::Kind::kLaneDown;
-    event.link = b.link;
-    event.lane = b.lane;
-    event.error = Error::kLaneDown;
-    Push(event);
+    events_.LaneDown(b.link, b.lane);
     return any = true;
   });
   for (Link* link : closing_) {
     if (link->down_queued || link->copies > 0 || link->importing) continue;
     link->down_queued = true;
-    Event event;
-    event.kind = Event::Kind::kLinkDown;
-    event.link = link->id;
-    Push(event);
+    events_.LinkDown(link->id);
     any = true;
   }
   return any;
 }
 
-bool ShmFabric::Deliver(EventSink& sink) {
-  std::swap(events_, delivering_);
-  for (const Event& event : delivering_) DeliverOne(sink, event);
-  delivering_.clear();
-  return true;
+void ShmFabric::Deliver(EventSink& sink) {
+  const auto is_up = [this](LinkId id) {
+    const Link* link = Find(id);
+    return link != nullptr && !link->closing;
+  };
+  events_.Deliver(sink, is_up, [this](LinkId id) { return Remove(*Find(id)); });
 }
 
-void ShmFabric::DeliverOne(EventSink& sink, const Event& event) {
-  switch (event.kind) {
-    case Event::Kind::kSendable:
-      if (const Link* link = Find(event.link); link != nullptr && !link->closing) {
-        sink.OnSendable(event.link);
-      }
-      return;
-    case Event::Kind::kLeased:
-      return sink.OnLeased(event.lease, event.error, event.key);
-    case Event::Kind::kRevoked:
-      return sink.OnRevoked(event.lease);
-    case Event::Kind::kReadDone:
-      return sink.OnReadDone(event.read, event.error);
-    case Event::Kind::kLaneDown:
-      return sink.OnLaneDown(event.link, event.lane, event.error);
-    case Event::Kind::kLinkDown: {
-      Link* link = Find(event.link);
-      const absl::Status cause = link->cause;
-      Remove(*link);
-      return sink.OnLinkDown(event.link, cause);
-    }
-  }
-}
-
-void ShmFabric::Remove(Link& link) {
+absl::Status ShmFabric::Remove(Link& link) {
+  absl::Status cause = std::move(link.cause);
   std::erase(hot_, &link);
   std::erase(cold_, &link);
   std::erase(closing_, &link);
   std::unique_ptr<Link> owned = std::move(links_[static_cast<size_t>(link.id)]);
   // Unmapping and closing take long.
   options_.post_setup([gone = std::move(owned)] {});
+  return cause;
 }
 
 }  // namespace verbena::fabric::shm

@@ -76,63 +76,34 @@ bool TcpFabric::AdvanceEnds() {
   bool any = false;
   std::erase_if(lane_breaks_, [&](const LaneBreak& b) {
     if (copies_.Busy(b.link, &b.lane)) return false;
-    Event event;
-    event.kind = Event::Kind::kLaneDown;
-    event.link = b.link;
-    event.lane = b.lane;
-    event.error = Error::kLaneDown;
-    Push(event);
+    events_.LaneDown(b.link, b.lane);
     return any = true;
   });
   for (Link* link : closing_) {
     if (link->down_queued || copies_.Busy(link->id, nullptr)) continue;
     link->down_queued = true;
-    Event event;
-    event.kind = Event::Kind::kLinkDown;
-    event.link = link->id;
-    Push(event);
+    events_.LinkDown(link->id);
     any = true;
   }
   return any;
 }
 
-bool TcpFabric::Deliver(EventSink& sink) {
-  std::swap(events_, delivering_);
-  for (const Event& event : delivering_) DeliverOne(sink, event);
-  delivering_.clear();
-  return true;
+void TcpFabric::Deliver(EventSink& sink) {
+  const auto is_up = [this](LinkId id) {
+    const Link* link = Find(id);
+    return link != nullptr && !link->closing;
+  };
+  events_.Deliver(sink, is_up, [this](LinkId id) { return Remove(*Find(id)); });
 }
 
-void TcpFabric::DeliverOne(EventSink& sink, const Event& event) {
-  switch (event.kind) {
-    case Event::Kind::kSendable:
-      if (const Link* link = Find(event.link); link != nullptr && !link->closing) {
-        sink.OnSendable(event.link);
-      }
-      return;
-    case Event::Kind::kLeased:
-      return sink.OnLeased(event.lease, event.error, event.key);
-    case Event::Kind::kRevoked:
-      return sink.OnRevoked(event.lease);
-    case Event::Kind::kReadDone:
-      return sink.OnReadDone(event.read, event.error);
-    case Event::Kind::kLaneDown:
-      return sink.OnLaneDown(event.link, event.lane, event.error);
-    case Event::Kind::kLinkDown: {
-      Link* link = Find(event.link);
-      const absl::Status cause = link->cause;
-      Remove(*link);
-      return sink.OnLinkDown(event.link, cause);
-    }
-  }
-}
-
-void TcpFabric::Remove(Link& link) {
+absl::Status TcpFabric::Remove(Link& link) {
+  absl::Status cause = std::move(link.cause);
   std::erase(hot_, &link);
   std::erase(backlogged_, &link);
   std::erase(closing_, &link);
   std::erase_if(engaged_, [&link](const LaneEnd* end) { return end->link == &link; });
   links_[static_cast<size_t>(link.id)].reset();
+  return cause;
 }
 
 }  // namespace verbena::fabric::tcp

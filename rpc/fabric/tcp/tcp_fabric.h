@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "rpc/fabric/events.h"
 #include "rpc/fabric/fabric.h"
 #include "rpc/fabric/tcp/device_copies.h"
 #include "rpc/fabric/tcp/inbox.h"
@@ -66,16 +67,6 @@ class TcpFabric final : public Fabric {
   int fd() const override { return epoll_fd_; }
 
  private:
-  struct Event {
-    enum class Kind : uint8_t { kSendable, kLeased, kRevoked, kReadDone, kLaneDown, kLinkDown };
-    Kind kind = Kind::kSendable;
-    Error error = Error::kOk;
-    LinkId link = LinkId::kNone;
-    Lane lane;
-    LeaseSlot lease;
-    ReadSlot read;
-    RemoteKey key;
-  };
   // A lane being set up, or that was. Guarded by setup_mutex_.
   struct LaneSetup {
     Lane lane;
@@ -103,7 +94,6 @@ class TcpFabric final : public Fabric {
     const auto index = static_cast<size_t>(link);
     return index < links_.size() ? links_[index].get() : nullptr;
   }
-  void Push(const Event& event) { events_.push_back(event); }
 
   // Setting up (tcp_setup.cc)
   static LaneSetup& LaneSetupOf(Setup& setup, Lane lane);
@@ -141,16 +131,15 @@ class TcpFabric final : public Fabric {
   void OnRead(LaneEnd& end, BulkReader::PostedRead& read, Error error);
   bool PollCopies();
   void OnCopied(const DeviceCopies::Job& job, bool ok);
-  void ReadDone(ReadSlot slot, Error error);
+  void ReadDone(ReadSlot slot, Error error) { events_.ReadDone(slot, error); }
 
   // Ends (tcp_ends.cc)
   void BreakEnd(LaneEnd& end, Error reads);
   void BeginDown(Link& link, const absl::Status& cause);
   void DropUncopied(const LaneEnd& end, Error error);
   bool AdvanceEnds();
-  bool Deliver(EventSink& sink);
-  void DeliverOne(EventSink& sink, const Event& event);
-  void Remove(Link& link);
+  void Deliver(EventSink& sink);
+  absl::Status Remove(Link& link);
 
   const TcpOptions options_;
   Traits traits_;
@@ -173,7 +162,7 @@ class TcpFabric final : public Fabric {
   std::vector<LaneEnd*> engaged_;
   std::deque<UncopiedRead> uncopied_;   // wait for room in their device's queue
   std::vector<LaneBreak> lane_breaks_;  // reported when their copies have ended
-  std::vector<Event> events_, delivering_;
+  Events events_;
   uint64_t ticks_ = 0;
   uint32_t busy_ticks_ = 0;  // counts down since frames last came
   bool scan_ = false;        // epoll may have something

@@ -141,27 +141,17 @@ void TcpFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Region
                       const std::byte* data, size_t bytes) {
   VERBENA_CHECK(data >= region->base() && bytes <= region->bytes() &&
                 static_cast<size_t>(data - region->base()) <= region->bytes() - bytes);
-  Event event;
-  event.kind = Event::Kind::kLeased;
-  event.lease = slot;
   Link* link = Find(id);
-  if (link == nullptr || link->closing) {
-    event.error = Error::kLinkDown;
-  } else if (lane.role != LaneRole::kOwner || UpEnd(*link, lane) == nullptr) {
-    event.error = Error::kLaneDown;
-  } else {
-    event.key = leases_.Add(slot, id, lane, region, data, bytes);
-    Engage(link->EndOf(lane));  // a request follows soon
+  if (link == nullptr || link->closing) return events_.LeaseRefused(slot, Error::kLinkDown);
+  if (lane.role != LaneRole::kOwner || UpEnd(*link, lane) == nullptr) {
+    return events_.LeaseRefused(slot, Error::kLaneDown);
   }
-  Push(event);
+  events_.Leased(slot, leases_.Add(slot, id, lane, region, data, bytes));
+  Engage(link->EndOf(lane));  // a request follows soon
 }
 
 void TcpFabric::Revoke(LeaseSlot slot) {
-  if (!leases_.Revoke(slot)) return;
-  Event event;
-  event.kind = Event::Kind::kRevoked;
-  event.lease = slot;
-  Push(event);
+  if (leases_.Revoke(slot)) events_.Revoked(slot);
 }
 
 void TcpFabric::Read(ReadSlot slot, LinkId id, Lane lane, const RemoteKey& key, uint64_t offset,
@@ -184,14 +174,6 @@ void TcpFabric::Read(ReadSlot slot, LinkId id, Lane lane, const RemoteKey& key, 
   if (read.device != nullptr) read.bounce = std::shared_ptr<std::byte[]>(new std::byte[bytes]);
   end->reader->Post(std::move(read));
   Engage(*end);
-}
-
-void TcpFabric::ReadDone(ReadSlot slot, Error error) {
-  Event event;
-  event.kind = Event::Kind::kReadDone;
-  event.read = slot;
-  event.error = error;
-  Push(event);
 }
 
 void TcpFabric::OnRead(LaneEnd& end, BulkReader::PostedRead& read, Error error) {
@@ -229,12 +211,7 @@ void TcpFabric::OnCopied(const DeviceCopies::Job& job, bool ok) {
   if (job.lane.role == LaneRole::kReader) {
     return ReadDone(job.read, ok ? Error::kOk : Error::kFault);
   }
-  if (leases_.EndCopy(job.lease)) {
-    Event event;
-    event.kind = Event::Kind::kRevoked;
-    event.lease = job.lease;
-    Push(event);
-  }
+  if (leases_.EndCopy(job.lease)) events_.Revoked(job.lease);
   LaneEnd& end = link->EndOf(job.lane);
   if (end.owner == nullptr || !(end.lane == job.lane)) return;
   end.owner->OnStaged(ok);

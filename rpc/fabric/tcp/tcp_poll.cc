@@ -148,7 +148,10 @@ bool TcpFabric::PollAll(EventSink& sink) {
     OfferBuffers();
   if (!closing_.empty() || !lane_breaks_.empty()) [[unlikely]]
     any |= AdvanceEnds();
-  if (!events_.empty()) any |= Deliver(sink);
+  if (!events_.empty()) {
+    Deliver(sink);
+    any = true;
+  }
   if (ticks_ % kTicksPerCool == 0) [[unlikely]]
     CoolIdle();
   return any;
@@ -240,10 +243,7 @@ void TcpFabric::OfferBuffers() {
     if (link == nullptr || link->closing) return true;
     if (!pool_.Allows(link->stream.held())) return false;
     link->wants_sendable = false;
-    Event event;
-    event.kind = Event::Kind::kSendable;
-    event.link = id;
-    Push(event);
+    events_.Sendable(id);
     return true;
   });
 }
