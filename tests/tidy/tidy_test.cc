@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "tests/catch.h"
+#include "tests/tidy/document_rules.h"
 #include "tests/tidy/file_rules.h"
 #include "tests/tidy/function_lengths.h"
 #include "tests/tidy/include_rules.h"
@@ -25,6 +26,8 @@ TEST_CASE("the tree keeps the house rules", "[tidy]") {
   std::vector<SourceFile> tree = LoadTree(VERBENA_SOURCE_DIR);
   REQUIRE(tree.size() > 10);
   Findings findings = CheckNoDeadFiles(tree);
+  const Findings cases = CheckLeaseCases(tree);
+  findings.insert(findings.end(), cases.begin(), cases.end());
   for (const SourceFile& file : tree) {
     for (auto check :
          {CheckFileLength, CheckTodo, CheckNotGenerated, CheckIncludes, CheckFunctionLengths}) {
@@ -170,6 +173,19 @@ TEST_CASE("a file that nothing builds or includes is found", "[tidy]") {
   CHECK(CheckNoDeadFiles(tree).size() == 3);
   tree.push_back({"rpc/session/peer.cc", ""});
   CHECK(CheckNoDeadFiles(tree).size() == 4);
+}
+
+TEST_CASE("a case of leases that no test covers is found", "[tidy]") {
+  const std::string test = "TEST_CASE(\"a small call, \"\n    \"twice\", \"[x]\") {}\n";
+  const auto check = [&](const std::string& cases) {
+    return CheckLeaseCases(
+        {{"tests/session/a_test.cc", test + test},
+         {"rpc/session/LEASES.md", "7. [no]\n## Cases\n" + cases + "## More\n8. [no]\n"}});
+  };
+  CHECK(check("1. Small. [small call, twice]\n2. As well. [a small; twice]\n").empty());
+  CHECK(check("1. Small. [a large call]\n").size() == 1);
+  CHECK(check("1. Both. [a small; large]\n").size() == 1);
+  CHECK(check("Text.\n1. No test.\n").size() == 1);
 }
 
 }  // namespace
