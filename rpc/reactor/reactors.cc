@@ -91,8 +91,14 @@ absl::Status InitRuntime(const RuntimeOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("set_reactors(", options.reactors(), "): 0 to 1024 are possible"));
   }
-  if (options.spin() < absl::ZeroDuration() || options.stall_report() <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("set_spin and set_stall_report take positive durations");
+  if (options.spin() < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("set_spin(", absl::FormatDuration(options.spin()), "): at least 0 is needed"));
+  }
+  if (options.stall_report() <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("set_stall_report(",
+                                                   absl::FormatDuration(options.stall_report()),
+                                                   "): more than 0 is needed"));
   }
   absl::MutexLock lock(&process.mutex);
   if (process.started.load(std::memory_order_relaxed)) {

@@ -164,8 +164,9 @@ bool ClientCalls::StageFast(ClientCall& call, const Outgoing& request) {
 void ClientCalls::StartSlow(ClientCall& call, const Outgoing& request) {
   if (MethodPath(call.method).empty() ||
       wire::MethodRecordBytes(MethodPath(call.method)) > link_.writer().record_bytes_max()) {
-    Fail(call, absl::InvalidArgumentError(
-                   absl::StrCat("a method path of ", MethodPath(call.method).size(), " bytes")));
+    Fail(call, absl::InvalidArgumentError(absl::StrCat(
+                   "a method path of ", MethodPath(call.method).size(), " bytes; 1 to ",
+                   link_.writer().record_bytes_max() - wire::kRecordHeaderBytes, " are possible")));
     return;
   }
   auto exchange = std::make_unique<ClientExchange>(*this, link_, call);

@@ -8,7 +8,9 @@
 // credits has a peer that owes it a grant and kept the credits to send it.
 #include <bit>
 #include <cstdint>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/fabric/fabric.h"
 #include "rpc/wire/frame.h"
@@ -59,6 +61,16 @@ class CreditLedger {
   bool OnReceived(uint32_t bytes) {
     received_ += SlotsFor(bytes);
     return static_cast<int32_t>(granted_ - received_) >= 0;
+  }
+  // What OnReceived refused, in words.
+  std::string OverrunText() const {
+    return absl::StrCat(received_ - granted_, " slots of ", 1u << shift_, " bytes beyond the ",
+                        window_, " that it may have in flight");
+  }
+  // What OnPeerGranted refused, in words.
+  std::string BadGrantText(uint32_t granted) const {
+    return absl::StrCat(granted, " after ", peer_granted_, ", with ", sent_, " used and at most ",
+                        window_, " more");
   }
   // All slots received so far may be granted again.
   void OnConsumed() { consumed_ = received_; }

@@ -24,17 +24,19 @@ inline void LinkImpl::OnRecord(wire::RecordHeader header, absl::Span<const std::
 
 void LinkImpl::OnFrame(absl::Span<const std::byte> frame) {
   if (!up()) return;
-  const wire::FrameError error = wire::CheckFrame(frame);
-  if (error != wire::FrameError::kOk) {
-    Violate(absl::InvalidArgumentError(wire::FrameErrorText(error)));
+  if (wire::CheckFrame(frame) != wire::FrameError::kOk) {
+    Violate(absl::InvalidArgumentError(wire::FrameErrorText(frame)));
     return;
   }
   if (!writer_.credits().OnReceived(static_cast<uint32_t>(frame.size()))) {
-    Violate(absl::ResourceExhaustedError("the peer sent more than its credits"));
+    Violate(absl::ResourceExhaustedError(
+        absl::StrCat("the peer sent more than its credits: ", writer_.credits().OverrunText())));
     return;
   }
   if (!writer_.OnPeerGranted(wire::FrameGranted(frame))) {
-    Violate(absl::InvalidArgumentError("the peer granted credits outside of its window"));
+    Violate(absl::InvalidArgumentError(
+        absl::StrCat("the peer granted credits outside of its window: ",
+                     writer_.credits().BadGrantText(wire::FrameGranted(frame)))));
     return;
   }
   for (wire::FrameCursor cursor(frame); !cursor.done();) {
@@ -94,7 +96,8 @@ absl::Status LinkImpl::TakeControl(wire::RecordHeader header, absl::Span<const s
     default:
       return absl::OkStatus();  // CheckFrame let it pass: not critical
   }
-  return absl::InvalidArgumentError(absl::StrCat("a record of type ", static_cast<int>(header.type),
+  return absl::InvalidArgumentError(absl::StrCat("a record of type 0x",
+                                                 absl::Hex(static_cast<uint8_t>(header.type)),
                                                  " out of its order or side"));
 }
 

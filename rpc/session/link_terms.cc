@@ -16,7 +16,7 @@ namespace verbena::session {
 
 absl::Status CheckTerms(const wire::Hello& peer) {
   if (peer.open_calls_max == 0)
-    return absl::InvalidArgumentError("bad handshake: no call may be open");
+    return absl::InvalidArgumentError("bad handshake: 0 calls may be open, at least 1");
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/base/clock.h"
@@ -254,7 +255,11 @@ void ListenState::OnSideToken(const std::shared_ptr<SideArrival>& arrival) {
     Watch::Get().RemoveFd(arrival->fd.get());
     side = std::move(arrival->fd);
     if (handshake == nullptr) {
-      LogFailure("the side socket", absl::PermissionDeniedError("an unknown or used token"));
+      const absl::string_view token(reinterpret_cast<const char*>(arrival->token.data()),
+                                    arrival->token.size());
+      LogFailure("the side socket",
+                 absl::PermissionDeniedError(absl::StrCat("no handshake waits for the token ",
+                                                          absl::BytesToHexString(token))));
     }
   }
   EndSide(arrival);

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "rpc/memory/pool.h"
 #include "rpc/session/engine_impl.h"
 #include "rpc/session/link_impl.h"
@@ -147,10 +148,10 @@ void Proof::Expire(int64_t now_ns) {
     link_.DueAt(due_ns_);
     return;
   }
-  link_.BeginClose(absl::DeadlineExceededError(
-      absl::StrCat("not proved in time: ", ready_ ? "" : "no READY; ",
-                   read_ok_ ? "" : "the peer's pattern was not READ; ",
-                   proved_by_peer_ ? "" : "the peer has not READ ours")));
+  link_.BeginClose(absl::DeadlineExceededError(absl::StrCat(
+      "not proved in time, ", absl::FormatDuration(absl::Nanoseconds(timeout_ns_)), ": ",
+      ready_ ? "" : "no READY; ", read_ok_ ? "" : "the peer's pattern was not READ; ",
+      proved_by_peer_ ? "" : "the peer has not READ ours")));
 }
 
 }  // namespace verbena::session

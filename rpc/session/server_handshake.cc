@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "rpc/base/limits.h"
 #include "rpc/fabric/available.h"
@@ -122,8 +123,10 @@ void ServerHandshake::OnHello(const std::string& body) {
 void ServerHandshake::OnGreeting(const std::string& greeting) {
   const auto self = shared_from_this();
   if (!fabric::TakeGreeted(greeting, socket_->Take().Release())) {
-    listener_->LogFailure(peer_,
-                          absl::PermissionDeniedError("a bulk lane with an unknown or used token"));
+    listener_->LogFailure(
+        peer_, absl::PermissionDeniedError(absl::StrCat("no bulk lane waits for the greeting ",
+                                                        absl::BytesToHexString(greeting),
+                                                        ", or one came with it before")));
   }
   Close();
 }

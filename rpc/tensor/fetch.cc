@@ -51,9 +51,14 @@ absl::StatusOr<Tensor> DestinationOf(const Layout& layout, const Placement& plac
         absl::StrCat("destination ", into->DebugString(), " does not match a tensor of shape ",
                      layout.shape().DebugString(), " and dtype ", layout.dtype().DebugString()));
   }
-  if (into->read_only()) return absl::InvalidArgumentError("destination memory is read-only");
-  if (!into->contiguous())
-    return absl::InvalidArgumentError("destination memory is not contiguous");
+  if (into->read_only()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("destination ", into->DebugString(), " is read-only memory"));
+  }
+  if (!into->contiguous()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("destination ", into->DebugString(), " is not contiguous"));
+  }
   return *into;
 }
 

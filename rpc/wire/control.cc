@@ -2,11 +2,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
+#include "rpc/wire/bad_length.h"
 
 namespace verbena::wire {
 namespace {
 
 constexpr size_t kSecondWordBytes = 8;
+// In a lane record's word, beside the lane.
+constexpr uint32_t kSenderOwns = 0x100;
 
 void WriteHeader(RecordType type, size_t bytes, uint8_t flags, uint32_t word, std::byte* to) {
   VERBENA_DCHECK(bytes % 8 == 0 && bytes <= kRecordBytesMax, "record of ", bytes);
@@ -40,7 +43,9 @@ absl::StatusOr<absl::string_view> ReadMethodPath(absl::Span<const std::byte> rec
   const uint8_t padding = Load<RecordHeader>(record.data()).flags;
   const absl::Span<const std::byte> path = record.subspan(kRecordHeaderBytes);
   if (padding > 7 || padding >= path.size())
-    return absl::InvalidArgumentError("a METHOD record's padding is wrong");
+    return absl::InvalidArgumentError(absl::StrCat("a METHOD record with ", padding,
+                                                   " bytes of padding in ", path.size(),
+                                                   "; it is at most 7 and behind a path"));
   return absl::string_view(reinterpret_cast<const char*>(path.data()), path.size() - padding);
 }
 
@@ -65,10 +70,11 @@ absl::StatusOr<Pattern> ReadPattern(absl::Span<const std::byte> record) {
   absl::Span<const std::byte> content = record.subspan(kRecordHeaderBytes + sizeof(uint64_t));
   absl::Status status = DecodeEntry(content, pattern.entry);
   if (!status.ok()) return status;
-  if (pattern.entry.bytes != kPatternBytes || !content.empty()) {
+  if (pattern.entry.bytes != kPatternBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("a pattern of ", pattern.entry.bytes, " bytes; it has ", kPatternBytes));
   }
+  if (!content.empty()) return LeftOver("a pattern", content.size());
   return pattern;
 }
 
@@ -86,7 +92,7 @@ size_t LaneRecordBytes(const LaneRecord& lane) {
 
 void WriteLane(RecordType type, const LaneRecord& lane, std::byte* to) {
   const size_t bytes = LaneRecordBytes(lane);
-  WriteHeader(type, bytes, 0, lane.index | uint32_t{lane.sender_owns} << 8, to);
+  WriteHeader(type, bytes, 0, lane.index | (lane.sender_owns ? kSenderOwns : 0), to);
   Store(to + kRecordHeaderBytes, lane.generation);
   Store(to + kRecordHeaderBytes + 4,
         type == RecordType::kLaneDown ? lane.cause : static_cast<uint32_t>(lane.blob.size()));
@@ -97,17 +103,18 @@ absl::StatusOr<LaneRecord> ReadLane(absl::Span<const std::byte> record) {
   const RecordHeader header = Load<RecordHeader>(record.data());
   LaneRecord lane;
   lane.index = static_cast<uint8_t>(header.word);
-  lane.sender_owns = (header.word >> 8 & 1) != 0;
+  lane.sender_owns = (header.word & kSenderOwns) != 0;
   lane.generation = Load<uint32_t>(record.data() + kRecordHeaderBytes);
   lane.cause = Load<uint32_t>(record.data() + kRecordHeaderBytes + 4);
   const absl::Span<const std::byte> rest = record.subspan(kRecordHeaderBytes + kSecondWordBytes);
-  if (header.word >> 9 != 0 || lane.index >= limits::kLanesMax) {
+  if (const uint32_t index = header.word & ~kSenderOwns; index >= limits::kLanesMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("lane ", lane.index, "; the limit is ", limits::kLanesMax));
+        absl::StrCat("lane ", index, "; the limit is ", limits::kLanesMax));
   }
   const uint64_t blob_bytes = header.type == RecordType::kLaneDown ? 0 : lane.cause;
   if (RoundUp8(blob_bytes) != rest.size())
-    return absl::InvalidArgumentError("a lane record's length is wrong");
+    return absl::InvalidArgumentError(absl::StrCat("a lane record with a blob of ", blob_bytes,
+                                                   " bytes and room for ", rest.size()));
   lane.blob = absl::string_view(reinterpret_cast<const char*>(rest.data()), blob_bytes);
   return lane;
 }

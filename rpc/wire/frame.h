@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "absl/types/span.h"
 
@@ -86,7 +87,9 @@ enum class FrameError : uint8_t {
   kRecordLength,     // not a multiple of 8, or too short for its type
   kUnknownCritical,
 };
-const char* FrameErrorText(FrameError error);
+// What is wrong with a frame that CheckFrame refuses, in words: the values, and what they had to
+// be.
+std::string FrameErrorText(absl::Span<const std::byte> frame);
 
 namespace internal {
 

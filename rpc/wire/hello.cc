@@ -100,7 +100,10 @@ class Reader {
   std::optional<Record> Next() {
     if (!status_.ok() || rest_.empty()) return std::nullopt;
     if (++records_ > kRecordsMax) return Fail(absl::StrCat("more than ", kRecordsMax, " records"));
-    if (rest_.size() < kRecordHeaderBytes) return Fail("a record's header is cut off");
+    if (rest_.size() < kRecordHeaderBytes) {
+      return Fail(absl::StrCat("a record's header of ", kRecordHeaderBytes, " bytes, ",
+                               rest_.size(), " are left"));
+    }
     Record record;
     record.tag = LoadLittle<uint16_t>(rest_.data());
     record.critical = (LoadLittle<uint16_t>(rest_.data() + 2) & kCritical) != 0;
@@ -178,8 +181,9 @@ void ReadTransport(Reader& reader, const Record& record, std::vector<TransportOf
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
   });
   if (offer.name.empty() || offer.name.size() > kNameBytesMax || !named) {
-    reader.Fail(
-        absl::StrCat("a transport's name: 1 to ", kNameBytesMax, " letters, digits, - or _"));
+    reader.Fail(absl::StrCat("a transport's name of ", offer.name.size(), " bytes, \"",
+                             absl::CHexEscape(offer.name.substr(0, kNameBytesMax)), "\": 1 to ",
+                             kNameBytesMax, " letters, digits, - or _"));
   }
   to.push_back(std::move(offer));
 }
@@ -225,7 +229,9 @@ absl::StatusOr<HelloHeader> DecodeHelloHeader(absl::string_view header) {
   decoded.body_bytes = LoadLittle<uint32_t>(header.data() + 8);
   if (type < static_cast<uint16_t>(HelloType::kHello) ||
       type > static_cast<uint16_t>(HelloType::kRefuse)) {
-    return absl::InvalidArgumentError(absl::StrCat("bad handshake: message type ", type));
+    return absl::InvalidArgumentError(absl::StrCat("bad handshake: message type ", type,
+                                                   ", not 1 to ",
+                                                   static_cast<uint16_t>(HelloType::kRefuse)));
   }
   if (decoded.body_bytes > kHelloBodyBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("bad handshake: a body of ", decoded.body_bytes,
@@ -272,8 +278,9 @@ absl::StatusOr<Hello> DecodeHello(absl::string_view body) {
   }
   if (!reader.status().ok()) return reader.status();
   if (hello.version == 0 || hello.version_oldest > hello.version) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("bad handshake: versions ", hello.version_oldest, " to ", hello.version));
+    return absl::InvalidArgumentError(absl::StrCat("bad handshake: versions ", hello.version_oldest,
+                                                   " to ", hello.version,
+                                                   "; the newest is at least 1 and the oldest"));
   }
   return hello;
 }

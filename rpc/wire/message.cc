@@ -1,6 +1,7 @@
 #include "rpc/wire/message.h"
 
 #include "absl/strings/str_cat.h"
+#include "rpc/wire/bad_length.h"
 #include "rpc/wire/status.h"
 
 namespace verbena::wire {
@@ -26,13 +27,11 @@ struct Section {
 
 absl::Status TakeSection(absl::Span<const std::byte>& content, Section& section) {
   if (content.size() < kSectionHeaderBytes)
-    return absl::InvalidArgumentError("a section is truncated");
+    return Truncated("a section's header", kSectionHeaderBytes, content.size());
   const uint64_t bytes = Load<uint32_t>(content.data());
   section.count = Load<uint32_t>(content.data() + 4);
-  if (RoundUp8(bytes) > content.size() - kSectionHeaderBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a section of ", bytes, " bytes passes the end of its message"));
-  }
+  if (SectionBytes(bytes) > content.size())
+    return Truncated("a section", SectionBytes(bytes), content.size());
   section.content = content.subspan(kSectionHeaderBytes, bytes);
   content.remove_prefix(SectionBytes(bytes));
   return absl::OkStatus();
@@ -42,7 +41,7 @@ absl::Status DecodeExtra(MessageKind kind, absl::Span<const std::byte>& content,
                          MessageView& view) {
   if (kind == MessageKind::kRequest) {
     if (content.size() < sizeof(uint64_t))
-      return absl::InvalidArgumentError("a timeout is truncated");
+      return Truncated("a timeout", sizeof(uint64_t), content.size());
     view.wide_timeout_us = Load<uint64_t>(content.data());
     content.remove_prefix(sizeof(uint64_t));
     return absl::OkStatus();
@@ -114,8 +113,9 @@ absl::Status DecodeSections(MessageKind kind, uint8_t flags, absl::Span<const st
     if (!status.ok()) return status;
   }
   if (view.body_leased && (view.table.empty() || !content.empty())) {
-    return absl::InvalidArgumentError(
-        "a leased body needs an entry in the payload table and no body beside it");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a leased body with a payload table of ", view.table.size(), " entries and a body of ",
+        content.size(), " bytes beside it; it is the first entry, and there is no other"));
   }
   view.body = content;
   return absl::OkStatus();

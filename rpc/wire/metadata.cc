@@ -1,13 +1,17 @@
 #include "rpc/wire/metadata.h"
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "rpc/base/limits.h"
+#include "rpc/wire/bad_length.h"
 #include "rpc/wire/frame.h"
 
 namespace verbena::wire {
 namespace {
 
 constexpr size_t kPairHeaderBytes = 8;
+// Of a bad key: enough to find it.
+constexpr size_t kKeyBytesShown = 64;
 
 bool IsKey(absl::string_view key) {
   for (const char c : key) {
@@ -50,19 +54,22 @@ absl::Status DecodeMetadata(absl::Span<const std::byte> content, uint32_t count,
   const char* at = reinterpret_cast<const char*>(content.data());
   size_t left = content.size();
   for (uint32_t i = 0; i < count; ++i) {
-    if (left < kPairHeaderBytes) return absl::InvalidArgumentError("metadata is truncated");
+    if (left < kPairHeaderBytes) return Truncated("metadata", kPairHeaderBytes, left);
     const uint64_t key_bytes = Load<uint32_t>(reinterpret_cast<const std::byte*>(at));
     const uint64_t value_bytes = Load<uint32_t>(reinterpret_cast<const std::byte*>(at + 4));
     left -= kPairHeaderBytes;
-    if (key_bytes + value_bytes > left) return absl::InvalidArgumentError("metadata is truncated");
+    if (key_bytes + value_bytes > left) return Truncated("metadata", key_bytes + value_bytes, left);
     const absl::string_view key(at + kPairHeaderBytes, key_bytes);
-    if (!IsKey(key))
-      return absl::InvalidArgumentError("a metadata key is empty or not of [0-9a-z_.-]");
+    if (!IsKey(key)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a metadata key of ", key_bytes, " bytes, \"",
+          absl::CHexEscape(key.substr(0, kKeyBytesShown)), "\", is not of [0-9a-z_.-]"));
+    }
     pairs.emplace_back(key, absl::string_view(key.data() + key_bytes, value_bytes));
     at += kPairHeaderBytes + key_bytes + value_bytes;
     left -= key_bytes + value_bytes;
   }
-  if (left != 0) return absl::InvalidArgumentError("bytes are left after the metadata");
+  if (left != 0) return LeftOver("the metadata", left);
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 #include "rpc/wire/payload_table.h"
 
 #include "absl/strings/str_cat.h"
+#include "rpc/wire/bad_length.h"
 #include "rpc/wire/frame.h"
 
 namespace verbena::wire {
@@ -20,8 +21,9 @@ absl::Status CheckShape(uint8_t pieces, uint8_t lanes, const PayloadEntry& entry
   }
   const bool empty = pieces == 0;
   if (empty != (lanes == 0) || empty != (entry.bytes == 0) || empty != (entry.lease == 0)) {
-    return absl::InvalidArgumentError(
-        "an empty payload has no pieces, no lanes and no lease, others have all");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a payload of ", entry.bytes, " bytes with ", pieces, " pieces, ", lanes,
+        " lanes and lease ", entry.lease, ": an empty one has none of them, others have all"));
   }
   return absl::OkStatus();
 }
@@ -39,7 +41,7 @@ absl::Status CheckPieces(const PayloadEntry& entry) {
   }
   if (left != 0)
     return absl::InvalidArgumentError(
-        absl::StrCat("pieces lack ", left, " bytes of their payload"));
+        absl::StrCat("pieces lack ", left, " bytes of their payload of ", entry.bytes));
   return absl::OkStatus();
 }
 
@@ -71,7 +73,7 @@ std::byte* EncodeEntry(const PayloadEntry& entry, std::byte* to) {
 
 absl::Status DecodeEntry(absl::Span<const std::byte>& content, PayloadEntry& entry) {
   if (content.size() < kEntryFixedBytes)
-    return absl::InvalidArgumentError("a payload table is truncated");
+    return Truncated("an entry of a payload table", kEntryFixedBytes, content.size());
   const std::byte* at = content.data();
   entry.ticket = Load<uint64_t>(at);
   entry.lease = Load<uint64_t>(at + 8);
@@ -85,7 +87,8 @@ absl::Status DecodeEntry(absl::Span<const std::byte>& content, PayloadEntry& ent
   if (!status.ok()) return status;
   const size_t keys = size_t{pieces} * entry.lanes;
   const size_t bytes = kEntryFixedBytes + pieces * kPieceBytes + keys * kKeyBytes;
-  if (content.size() < bytes) return absl::InvalidArgumentError("a payload table is truncated");
+  if (content.size() < bytes)
+    return Truncated("an entry of a payload table", bytes, content.size());
   at += kEntryFixedBytes;
   entry.pieces.resize(pieces);
   for (PayloadPiece& piece : entry.pieces) {
@@ -120,13 +123,13 @@ absl::Status DecodeTable(absl::Span<const std::byte> content, uint32_t count, Pa
   }
   // Before anything is allocated for them.
   if (content.size() / kEntryFixedBytes < count)
-    return absl::InvalidArgumentError("a payload table is truncated");
+    return Truncated("a payload table", uint64_t{count} * kEntryFixedBytes, content.size());
   table.resize(count);
   for (PayloadEntry& entry : table) {
     absl::Status status = DecodeEntry(content, entry);
     if (!status.ok()) return status;
   }
-  if (!content.empty()) return absl::InvalidArgumentError("bytes are left after the payload table");
+  if (!content.empty()) return LeftOver("the payload table", content.size());
   return absl::OkStatus();
 }
 

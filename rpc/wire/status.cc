@@ -5,6 +5,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "rpc/wire/bad_length.h"
 #include "rpc/wire/frame.h"
 
 namespace verbena::wire {
@@ -42,15 +43,17 @@ std::byte* EncodeDetail(absl::string_view url, const absl::Cord& value, std::byt
   return to;
 }
 
-// Takes {u32, u32} and checks that `first + second` bytes follow.
-bool TakeItem(const char*& at, size_t& left, uint64_t& first, uint64_t& second,
-              bool second_is_code) {
-  if (left < kItemHeaderBytes) return false;
+// Takes {u32, u32} of `what` and checks that `first + second` bytes follow, or `second` behind a
+// code.
+absl::Status TakeItem(absl::string_view what, const char*& at, size_t& left, uint64_t& first,
+                      uint64_t& second, bool first_is_code) {
+  if (left < kItemHeaderBytes) return Truncated(what, kItemHeaderBytes, left);
   first = Load<uint32_t>(reinterpret_cast<const std::byte*>(at));
   second = Load<uint32_t>(reinterpret_cast<const std::byte*>(at + 4));
   at += kItemHeaderBytes;
   left -= kItemHeaderBytes;
-  return (second_is_code ? 0 : first) + second <= left;
+  const uint64_t bytes = (first_is_code ? 0 : first) + second;
+  return bytes <= left ? absl::OkStatus() : Truncated(what, bytes, left);
 }
 
 absl::StatusCode CodeOf(uint64_t code) {
@@ -90,25 +93,26 @@ absl::Status DecodeStatus(absl::Span<const std::byte> content, uint32_t details,
   size_t left = content.size();
   uint64_t code = 0;
   uint64_t message_bytes = 0;
-  if (left > kStatusBytesMax || !TakeItem(at, left, code, message_bytes, true)) {
+  if (left > kStatusBytesMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a status of ", content.size(), " bytes is malformed"));
+        absl::StrCat("a status of ", left, " bytes; the limit is ", kStatusBytesMax));
   }
+  absl::Status taken = TakeItem("a status", at, left, code, message_bytes, true);
+  if (!taken.ok()) return taken;
   status = absl::Status(CodeOf(code), absl::string_view(at, message_bytes));
   at += message_bytes;
   left -= message_bytes;
   for (uint32_t i = 0; i < details; ++i) {
     uint64_t url_bytes = 0;
     uint64_t value_bytes = 0;
-    if (!TakeItem(at, left, url_bytes, value_bytes, false)) {
-      return absl::InvalidArgumentError("the details of a status are truncated");
-    }
+    taken = TakeItem("a detail of a status", at, left, url_bytes, value_bytes, false);
+    if (!taken.ok()) return taken;
     status.SetPayload(absl::string_view(at, url_bytes),
                       absl::Cord(absl::string_view(at + url_bytes, value_bytes)));
     at += url_bytes + value_bytes;
     left -= url_bytes + value_bytes;
   }
-  if (left != 0) return absl::InvalidArgumentError("bytes are left after a status");
+  if (left != 0) return LeftOver("a status", left);
   return absl::OkStatus();
 }
 

@@ -140,7 +140,7 @@ TEST_CASE("a server refuses what is no handshake with words, and goes on serving
   SECTION("no open calls") {
     wire::Hello hello;
     client.Send(wire::EncodeHello(HelloType::kHello, hello));
-    says = "no call may be open";
+    says = "0 calls may be open";
   }
   refusal = client.AwaitRefusal();
   CHECK(refusal.code() == code);

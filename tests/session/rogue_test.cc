@@ -3,6 +3,8 @@
 
 #include <random>
 
+#include "absl/strings/str_cat.h"
+
 namespace verbena::session::testing {
 namespace {
 
@@ -18,7 +20,7 @@ TEST_CASE("a peer that takes grants and gives none does not keep this side flush
     rogue.mine.Poll(rogue);
   }
   // Its own credits are used up as well, and it goes on.
-  rogue.ExpectClosed(absl::StatusCode::kResourceExhausted, "more than its credits");
+  rogue.ExpectClosed(absl::StatusCode::kResourceExhausted, "more than its credits: 1 slots of");
 }
 
 TEST_CASE("an honest rogue is served", "[session][rogue]") {
@@ -102,7 +104,8 @@ TEST_CASE("credits that are taken back or invented close the link", "[session][r
   rogue.Prove();
   rogue.granted = GENERATE(0u, 63u, 5'000u);
   rogue.Send(Request(0, 1, "x"));
-  rogue.ExpectClosed(absl::StatusCode::kInvalidArgument, "outside of its window");
+  rogue.ExpectClosed(absl::StatusCode::kInvalidArgument,
+                     absl::StrCat("outside of its window: ", rogue.granted, " after 64, with "));
   CHECK(rogue.pair.sink.requests == 0);
 }
 

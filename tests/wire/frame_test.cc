@@ -9,6 +9,8 @@
 namespace verbena::wire {
 namespace {
 
+using Catch::Matchers::Contains;
+
 std::vector<std::byte> FrameOf(std::vector<std::byte> records, uint32_t granted = 7) {
   std::vector<std::byte> frame(kFrameHeaderBytes + records.size());
   std::copy(records.begin(), records.end(), frame.begin() + kFrameHeaderBytes);
@@ -72,13 +74,38 @@ TEST_CASE("record headers are checked before any is used", "[wire]") {
   }
 }
 
+TEST_CASE("what is wrong with a frame is said with its values and limits", "[wire]") {
+  const auto after_good = [](const std::vector<std::byte>& record) {
+    std::vector<std::byte> both = Record(RecordType::kReply, 16);
+    both.insert(both.end(), record.begin(), record.end());
+    return FrameErrorText(FrameOf(both));
+  };
+  CHECK_THAT(after_good(Record(RecordType::kReply, 16, 0, 24)),
+             Contains("type 0x82 and 24 bytes passes the end of its frame, 16 are left"));
+  CHECK_THAT(after_good(std::vector<std::byte>(4)),
+             Contains("header of 8 bytes passes the end of its frame, 4 are left"));
+  CHECK_THAT(after_good(Record(RecordType::kRequest, 8)),
+             Contains("type 0x81 and 8 bytes, whose length") && Contains("16"));
+  CHECK_THAT(after_good(Record(static_cast<RecordType>(0xf0), 8)),
+             Contains("unknown critical record: a record of type 0xf0"));
+  std::vector<std::byte> frame = FrameOf(Record(RecordType::kReply, 16));
+  CHECK_THAT(FrameErrorText(absl::MakeConstSpan(frame).first(7)),
+             Contains("a frame of 7 bytes, at least 8"));
+  frame[2] = std::byte{9};
+  CHECK_THAT(FrameErrorText(absl::MakeConstSpan(frame).first(16)),
+             Contains("a frame of 16 bytes says 24") && Contains("the mark 0x9 for 0x56"));
+}
+
 TEST_CASE("random bytes never make the walk leave the frame", "[wire]") {
   std::mt19937 random(GENERATE(1u, 2u, 3u));
   for (int i = 0; i < 20'000; ++i) {
     std::vector<std::byte> records(random() % 96);
     for (std::byte& byte : records) byte = static_cast<std::byte>(random() % 4 == 0 ? random() : 0);
     const std::vector<std::byte> frame = FrameOf(records);
-    if (CheckFrame(frame) != FrameError::kOk) continue;
+    if (CheckFrame(frame) != FrameError::kOk) {
+      REQUIRE(FrameErrorText(frame) != "no error");
+      continue;
+    }
     size_t walked = kFrameHeaderBytes;
     for (FrameCursor cursor(frame); !cursor.done();) {
       const RecordHeader header = cursor.header();

@@ -19,7 +19,7 @@ class RuntimeOptions {
     return *this;
   }
   RuntimeOptions set_spin(absl::Duration spin) && { return std::move(set_spin(spin)); }
-  // 0 = one per NUMA node.
+  // At most 1,024; 0 = one per NUMA node.
   RuntimeOptions& set_reactors(int count) & {
     reactors_ = count;
     return *this;
@@ -31,7 +31,7 @@ class RuntimeOptions {
     return *this;
   }
   RuntimeOptions set_pin(bool pin) && { return std::move(set_pin(pin)); }
-  // A handler that holds a reactor longer is reported by name.
+  // A handler that holds a reactor longer is reported by name. More than zero.
   RuntimeOptions& set_stall_report(absl::Duration after) & {
     stall_report_ = after;
     return *this;
