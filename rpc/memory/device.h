@@ -86,8 +86,10 @@ class Device {
   // Takes the descriptor.
   virtual absl::StatusOr<Mapping> Import(Export from_peer) = 0;
   virtual void Release(const Mapping& mapping) = 0;
-  // Makes later copies from it faster, where that is known to be so.
-  virtual void Populate(const Mapping&) {}
+  // Makes later copies from a range of it faster, where that is known to be so.
+  virtual void Populate(const Mapping&, uint64_t offset, uint64_t bytes) {
+    (void)offset, (void)bytes;
+  }
   virtual absl::StatusOr<Extent> Allocate(size_t bytes) = 0;
   virtual void Free(const Extent& extent) = 0;
 

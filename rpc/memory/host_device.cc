@@ -101,9 +101,9 @@ absl::StatusOr<Mapping> HostMemory::Import(Export from_peer) {
   return Mapping{this, static_cast<std::byte*>(base), from_peer.bytes};
 }
 
-void HostMemory::Populate(const Mapping& mapping) {
+void HostMemory::Populate(const Mapping& mapping, uint64_t offset, uint64_t bytes) {
   // Only speed is lost where the kernel cannot: pages then come at the first touch.
-  madvise(mapping.base, mapping.bytes, MADV_POPULATE_READ);
+  madvise(mapping.base + offset, bytes, MADV_POPULATE_READ);
 }
 
 void HostMemory::Release(const Mapping& mapping) { munmap(mapping.base, mapping.bytes); }

@@ -23,7 +23,7 @@ class HostMemory final : public Device {
   absl::StatusOr<Mapping> Import(Export from_peer) override;
   void Release(const Mapping& mapping) override;
   // Faults it in.
-  void Populate(const Mapping& mapping) override;
+  void Populate(const Mapping& mapping, uint64_t offset, uint64_t bytes) override;
   // Anonymous pages. The pools are what to use instead.
   absl::StatusOr<Extent> Allocate(size_t bytes) override;
   void Free(const Extent& extent) override;

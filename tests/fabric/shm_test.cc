@@ -16,95 +16,12 @@
 #include "tests/contract/fabric_contract.h"
 #include "tests/contract/plain_device.h"
 #include "tests/contract/setup_thread.h"
+#include "tests/fabric/shm_victim.h"
 
 namespace verbena::contract {
 namespace {
 
 using fabric::shm::kLineBytes;
-using fabric::shm::Link;
-using fabric::shm::ShmFabric;
-using fabric::shm::ShmOptions;
-
-constexpr LinkId kLink{0};
-constexpr Lane kReader{0, LaneRole::kReader, 1};
-
-struct Victim {
-  explicit Victim(bool start = true)
-      : fabric(Options()), bell(eventfd(0, EFD_NONBLOCK)), peer(kLink) {
-    sockets = MakeSockets(true);
-    auto mine = fabric.Prepare(kLink, fabric::Side::kClient, {});
-    auto theirs = peer.Prepare(bell);
-    REQUIRE((mine.ok() && theirs.ok()));
-    offer = *std::move(theirs);
-    if (!start) {
-      for (const int fd : mine->fds) close(fd);
-      return;
-    }
-    REQUIRE(peer.Complete(*mine, sockets.server).ok());
-    REQUIRE(fabric.Complete(kLink, std::move(offer), sockets.client).ok());
-    fabric.Start(kLink);
-  }
-  ~Victim() {
-    CloseSockets(sockets.client);
-    CloseSockets(sockets.server);
-    close(bell);
-  }
-  ShmOptions Options() {
-    ShmOptions options;
-    options.host = &PlainDevice();
-    options.post_setup = [this](SetupThread::Job job) { setup.Post(std::move(job)); };
-    return options;
-  }
-  bool Until(absl::FunctionRef<bool()> done) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    while (!done() && std::chrono::steady_clock::now() < end) fabric.Poll(events);
-    return done();
-  }
-  std::string DownWith() {
-    REQUIRE(Until([&] { return !events.down[kLink].empty(); }));
-    return events.down[kLink][0].ToString();
-  }
-  Error Read(const fabric::RemoteKey& key, uint64_t offset, size_t bytes) {
-    const ReadSlot slot{++reads, 1};
-    into.resize(bytes);
-    const fabric::LocalPiece piece{&PlainDevice(), into.data(), bytes};
-    fabric.Read(slot, kLink, kReader, key, offset, {&piece, 1});
-    REQUIRE(Until([&] { return !events.reads[slot.word()].empty(); }));
-    return events.reads[slot.word()][0];
-  }
-  // As an honest owner does, but with any descriptor and numbers.
-  void Export(uint64_t buffer, uint64_t offset, uint64_t bytes, int fd) {
-    struct {
-      uint32_t magic = 0x53425645, reserved = 0;
-      uint64_t buffer, offset, bytes;
-    } message{.buffer = buffer, .offset = offset, .bytes = bytes};
-    iovec part{&message, sizeof message};
-    alignas(cmsghdr) char room[CMSG_SPACE(sizeof fd)] = {};
-    msghdr header{};
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    if (fd >= 0) {
-      header.msg_control = room;
-      header.msg_controllen = sizeof room;
-      cmsghdr* c = CMSG_FIRSTHDR(&header);
-      c->cmsg_level = SOL_SOCKET;
-      c->cmsg_type = SCM_RIGHTS;
-      c->cmsg_len = CMSG_LEN(sizeof fd);
-      memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    }
-    REQUIRE(sendmsg(peer.channel->fd(), &header, 0) == sizeof message);
-  }
-
-  SetupThread setup;
-  ShmFabric fabric;
-  int bell;
-  Link peer;
-  fabric::Offer offer;
-  SocketPair sockets;
-  Recorder events;
-  std::vector<std::byte> into;
-  uint32_t reads = 0;
-};
 
 void WriteHeader(const Link& peer, uint32_t line, uint64_t word) {
   __atomic_store_n(reinterpret_cast<uint64_t*>(peer.mine.ring() + line * kLineBytes), word,
@@ -196,41 +113,10 @@ TEST_CASE("an offer of another's memory does not prove the mapping", "[shm][host
   for (const int fd : stranger.offer.fds) close(fd);
 }
 
-TEST_CASE("exports that could shrink, lie about their size or have no memory are refused",
-          "[shm][hostile]") {
-  constexpr uint64_t kBuffer = 77;
-  auto read = [](uint64_t offset, uint64_t bytes, int fd) {
-    Victim victim;
-    fabric::RemoteKey key;
-    victim.peer.leases.Add(kBuffer, 0, 4096, key);
-    victim.Export(kBuffer, offset, bytes, fd);
-    if (fd >= 0) close(fd);
-    return victim.Read(key, 0, 64);
-  };
-  auto sealed = [](size_t bytes) {
-    const int fd = memfd_create("slab", MFD_ALLOW_SEALING);
-    REQUIRE(ftruncate(fd, static_cast<off_t>(bytes)) == 0);
-    REQUIRE(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
-    return fd;
-  };
-  REQUIRE(read(0, 8192, sealed(8192)) == Error::kOk);
-  const int unsealed = memfd_create("unsealed", MFD_ALLOW_SEALING);
-  REQUIRE(ftruncate(unsealed, 8192) == 0);
-  REQUIRE(read(0, 8192, unsealed) == Error::kUnsupported);
-  REQUIRE(read(0, 8193, sealed(8192)) == Error::kUnsupported);
-  REQUIRE(read(4096, 8192, sealed(8192)) == Error::kUnsupported);
-  REQUIRE(read(~uint64_t{0} - 4095, 8192, sealed(8192)) == Error::kUnsupported);
-  REQUIRE(read(100, 4096, sealed(8192)) == Error::kUnsupported);
-  REQUIRE(read(0, 0, sealed(8192)) == Error::kUnsupported);
-  REQUIRE(read(0, 8192, -1) == Error::kUnsupported);
-}
-
 TEST_CASE("a lease table that lies is not followed outside the mapping", "[shm][hostile]") {
   constexpr uint64_t kBuffer = 78;
   Victim victim;
-  const int fd = memfd_create("slab", MFD_ALLOW_SEALING);
-  REQUIRE(ftruncate(fd, 8192) == 0);
-  REQUIRE(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+  const int fd = SealedMemfd(8192);
   victim.Export(kBuffer, 0, 8192, fd);
   close(fd);
   fabric::RemoteKey key;

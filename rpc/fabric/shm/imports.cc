@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -11,6 +12,10 @@
 
 namespace verbena::fabric::shm {
 namespace {
+
+// What is faulted in at once, a huge page. Smaller, and large READs of a fresh slab wait for more
+// calls of the kernel; larger, and a peer with holes in its memory costs more than what is READ.
+constexpr uint64_t kBlockBytes = 2 << 20;
 
 using Key = std::tuple<memory::Device*, dev_t, ino_t, uint64_t, uint64_t>;
 
@@ -26,14 +31,33 @@ Cache& TheCache() {
 
 }  // namespace
 
+Imported::Imported(const memory::Mapping& mapping)
+    : mapping_(mapping), populated_(mapping.bytes / kBlockBytes + 1) {}
+
 Imported::~Imported() {
   memory::PostToSetup([mapping = mapping_] { mapping.device->Release(mapping); });
 }
 
-void Imported::Populate() {
-  if (populated_.load(std::memory_order_relaxed)) return;
-  mapping_.device->Populate(mapping_);
-  populated_.store(true, std::memory_order_relaxed);
+bool Imported::Holds(uint64_t offset, uint64_t bytes) const {
+  return bytes != 0 && offset <= mapping_.bytes && bytes <= mapping_.bytes - offset;
+}
+
+void Imported::Populate(uint64_t offset, uint64_t bytes) {
+  if (!Holds(offset, bytes)) return;
+  for (uint64_t i = offset / kBlockBytes; i <= (offset + bytes - 1) / kBlockBytes; ++i) {
+    if (populated_[i].load(std::memory_order_relaxed)) continue;
+    const uint64_t begin = i * kBlockBytes;
+    mapping_.device->Populate(mapping_, begin, std::min(kBlockBytes, mapping_.bytes - begin));
+    populated_[i].store(true, std::memory_order_relaxed);
+  }
+}
+
+bool Imported::populated(uint64_t offset, uint64_t bytes) const {
+  if (!Holds(offset, bytes)) return false;
+  for (uint64_t i = offset / kBlockBytes; i <= (offset + bytes - 1) / kBlockBytes; ++i) {
+    if (!populated_[i].load(std::memory_order_relaxed)) return false;
+  }
+  return true;
 }
 
 absl::StatusOr<ImportRef> ImportOnce(memory::Device& device, memory::Export from_peer) {

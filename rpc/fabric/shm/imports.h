@@ -3,8 +3,10 @@
 // same memory is READ: links to one peer, and to peers that pass on what they got. It ends with the
 // last of them.
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "rpc/memory/device.h"
@@ -13,21 +15,25 @@ namespace verbena::fabric::shm {
 
 class Imported {
  public:
-  explicit Imported(const memory::Mapping& mapping) : mapping_(mapping) {}
+  explicit Imported(const memory::Mapping& mapping);
   // Any thread: the setup thread unmaps.
   ~Imported();
   Imported(const Imported&) = delete;
   Imported& operator=(const Imported&) = delete;
 
   const memory::Mapping& mapping() const { return mapping_; }
-  // So that READs of it do not fault page by page. Setup thread only.
-  void Populate();
-  // Any thread.
-  bool populated() const { return populated_.load(std::memory_order_relaxed); }
+  // So that READs of the range do not fault page by page; nothing where it is not all mapped. Never
+  // more than the blocks that hold it: where the peer's file has holes, faulting in makes memory.
+  // Setup thread only.
+  void Populate(uint64_t offset, uint64_t bytes);
+  // Whether that has been done for all of the range. Any thread.
+  bool populated(uint64_t offset, uint64_t bytes) const;
 
  private:
+  bool Holds(uint64_t offset, uint64_t bytes) const;
+
   const memory::Mapping mapping_;
-  std::atomic<bool> populated_{false};
+  std::vector<std::atomic<bool>> populated_;  // by block
 };
 using ImportRef = std::shared_ptr<Imported>;
 

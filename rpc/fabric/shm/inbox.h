@@ -17,8 +17,7 @@ struct JobResult {
   uint64_t link_serial = 0;  // link numbers are used again, these are not
   uint64_t buffer = 0;       // kExported, kWithdrawn
   absl::Status status;
-  std::vector<Import> imports;
-  std::vector<uint64_t> withdrawn;  // kImported: by the peer
+  Taken taken;  // kImported
 };
 
 class Inbox {

@@ -1,8 +1,10 @@
 #include "rpc/fabric/shm/segment.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -33,6 +35,12 @@ absl::StatusOr<uint64_t> CheckSealed(int fd, int seals) {
   if ((has & seals) != seals) {
     return absl::InvalidArgumentError(
         absl::StrCat("shm: the peer's memfd has seals ", has, ", needs ", seals));
+  }
+  // A hole in huge pages raises SIGBUS when none is free, whatever was mapped before.
+  struct statfs system;
+  if (fstatfs(fd, &system) != 0) return SystemError("fstatfs");
+  if (system.f_type != TMPFS_MAGIC) {
+    return absl::InvalidArgumentError("shm: the peer's memfd is not of tmpfs: huge pages");
   }
   struct stat status;
   if (fstat(fd, &status) != 0) return SystemError("fstat");

@@ -79,8 +79,8 @@ class Segment {
   int fd_ = -1;
 };
 
-// What a descriptor from a peer must be before it is mapped: a memfd that cannot shrink. Returns
-// its size.
+// What a descriptor from a peer must be before it is mapped: a memfd that cannot shrink, of
+// pages that a fault can always make. Returns its size.
 absl::StatusOr<uint64_t> CheckSealed(int fd, int seals);
 
 }  // namespace verbena::fabric::shm

@@ -132,6 +132,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
 
   // Ends (shm_links.cc)
   void TakeResults();
+  void OnTaken(Link& link, const JobResult& result);
   void BeginDown(Link& link, const absl::Status& cause);
   bool AdvanceEnds();
   void Deliver(EventSink& sink);

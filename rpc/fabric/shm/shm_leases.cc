@@ -142,7 +142,7 @@ void ShmFabric::PostTake(Link& link) {
     result.kind = JobResult::Kind::kImported;
     result.link = id;
     result.link_serial = serial;
-    result.status = channel->Take(*host, wants, result.imports, result.withdrawn);
+    result.status = channel->Take(*host, wants, result.taken);
     inbox->Push(std::move(result));
   });
 }

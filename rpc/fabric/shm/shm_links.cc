@@ -20,20 +20,29 @@ void ShmFabric::TakeResults() {
       if (!link->closing) OnExported(*link, result.buffer, result.status);
       continue;
     }
-    link->importing = false;
-    link->imports.insert(link->imports.end(), result.imports.begin(), result.imports.end());
-    std::erase_if(link->imports, [&](const Import& import) {
-      return std::find(result.withdrawn.begin(), result.withdrawn.end(), import.buffer) !=
-             result.withdrawn.end();
-    });
-    if (!result.status.ok()) {
-      VERBENA_LOG(kWarning, "READs of what a peer exported are off: ", result.status.ToString());
-    }
-    transfers_.OnImports(*link);
-    if (result.status.ok() && !link->closing && (!link->wants.empty() || link->side_news)) {
-      PostTake(*link);
-    }
+    OnTaken(*link, result);
   }
+}
+
+void ShmFabric::OnTaken(Link& link, const JobResult& result) {
+  const Taken& taken = result.taken;
+  link.importing = false;
+  link.imports.insert(link.imports.end(), taken.imports.begin(), taken.imports.end());
+  std::erase_if(link.imports, [&](const Import& import) {
+    return std::find(taken.withdrawn.begin(), taken.withdrawn.end(), import.buffer) !=
+           taken.withdrawn.end();
+  });
+  if (!taken.not_mapped.ok()) {
+    VERBENA_LOG(kWarning, "READs of what a peer exported are off: ", taken.not_mapped.ToString());
+  }
+  if (link.closing) return;
+  if (absl::IsUnavailable(result.status)) {
+    link.hung_up = true;  // frames that were sent before are delivered first
+    return Heat(link);
+  }
+  if (!result.status.ok()) return BeginDown(link, result.status);
+  transfers_.OnImports(link, !taken.more);
+  if (taken.more || !link.wants.empty() || link.side_news) PostTake(link);
 }
 
 void ShmFabric::BreakLane(LinkId id, Lane lane) {

@@ -29,15 +29,21 @@ struct ExportMessage {
   uint64_t bytes = 0;
 };
 
-// This process's device of the kind and number that the export names.
+memory::Device* DeviceOrNull(Device where) {
+  const auto device = memory::FindDevice(where);
+  return device.ok() ? *device : nullptr;
+}
+
+// This process's device of the kind and number that the export names; null: it has none, which is
+// no fault of the peer's.
 absl::StatusOr<memory::Device*> DeviceOf(const ExportMessage& message, memory::Device& host) {
   switch (static_cast<Device::Kind>(message.device_kind)) {
     case Device::Kind::kHost:
       return &host;
     case Device::Kind::kCuda:
-      return memory::FindDevice(Device::Cuda(message.device_index));
+      return DeviceOrNull(Device::Cuda(message.device_index));
     case Device::Kind::kFake:
-      return memory::FindDevice(Device::Fake(message.device_index));
+      return DeviceOrNull(Device::Fake(message.device_index));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("shm: an export of device kind ", message.device_kind));
@@ -78,11 +84,15 @@ absl::Status Receive(int socket, ExportMessage& message, int& fd) {
       }
     }
   }
+  if (count == 0 && (header.msg_flags & MSG_CTRUNC) != 0) {
+    return absl::ResourceExhaustedError("shm: no descriptor is left here for an export");
+  }
   const bool exports = message.magic == kMagic && count == 1;
   const bool withdraws = message.magic == kWithdrawalMagic && count == 0;
   if (n != sizeof message || (!exports && !withdraws)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shm: an export of ", n, " bytes with ", count, " descriptors"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "shm: neither an export nor a withdrawal: mark ", absl::Hex(message.magic), ", ", n,
+        " bytes with ", count, " descriptors; they have ", sizeof message, " bytes with 1 or 0"));
   }
   return absl::OkStatus();
 }
@@ -95,7 +105,9 @@ SideChannel::~SideChannel() {
     close(fd_);
   }
   if (peer_pidfd_ >= 0) close(peer_pidfd_);
-  for (const auto& [buffer, announced] : announced_) close(announced.what.fd);
+  for (const auto& [buffer, exported] : exports_) {
+    if (exported.what.fd >= 0) close(exported.what.fd);
+  }
 }
 
 absl::Status SideChannel::Adopt(int& socket) {
@@ -166,37 +178,52 @@ absl::Status SideChannel::SendWithdrawal(uint64_t buffer) {
   return Send(&message, sizeof message, -1);
 }
 
-absl::Status SideChannel::Take(memory::Device& host, absl::Span<const Want> wants,
-                               std::vector<Import>& imports, std::vector<uint64_t>& withdrawn) {
-  absl::Status status = TakeMessages(host, withdrawn);
+absl::Status SideChannel::Take(memory::Device& host, absl::Span<const Want> wants, Taken& taken) {
+  absl::Status status = TakeMessages(host, taken);
   for (const Want& want : wants) {
     ImportRef memory = want.mapped;
-    const auto it = announced_.find(want.buffer);
-    if (memory == nullptr && it != announced_.end()) {
-      auto mapped = ImportOnce(*it->second.device, it->second.what);
-      announced_.erase(it);
-      if (!mapped.ok()) {
-        status.Update(mapped.status());
-        continue;
-      }
-      memory = *std::move(mapped);
-      imports.push_back({want.buffer, memory});
+    if (memory == nullptr) {
+      memory = Map(want.buffer, taken.not_mapped);
+      if (memory == nullptr) continue;
+      taken.imports.push_back({want.buffer, memory});
     }
-    if (memory != nullptr && want.populate) memory->Populate();
+    if (want.bytes != 0) memory->Populate(want.offset, want.bytes);
   }
   return status;
 }
 
-void SideChannel::Forget(uint64_t buffer) {
-  --exports_;
-  const auto it = announced_.find(buffer);
-  if (it == announced_.end()) return;
-  close(it->second.what.fd);
-  announced_.erase(it);
+ImportRef SideChannel::Map(uint64_t buffer, absl::Status& why) {
+  const auto it = exports_.find(buffer);
+  if (it == exports_.end()) return nullptr;
+  Exported& exported = it->second;
+  if (exported.device == nullptr) {
+    why.Update(absl::NotFoundError("shm: the memory is on a device that this process has not"));
+    return nullptr;
+  }
+  if (exported.what.fd < 0) return nullptr;
+  memory::Export what = exported.what;
+  exported.what.fd = -1;  // ImportOnce takes it
+  auto mapped = ImportOnce(*exported.device, what);
+  why.Update(mapped.status());
+  exported.mapped = mapped.ok();
+  return mapped.ok() ? *std::move(mapped) : nullptr;
+}
+
+absl::Status SideChannel::Forget(uint64_t buffer, Taken& taken) {
+  const auto it = exports_.find(buffer);
+  if (it == exports_.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("shm: a withdrawal of buffer ", buffer,
+                                                   ", which is none of the ", exports_.size(),
+                                                   " that the peer exports"));
+  }
+  if (it->second.mapped) taken.withdrawn.push_back(buffer);
+  if (it->second.what.fd >= 0) close(it->second.what.fd);
+  exports_.erase(it);
+  return absl::OkStatus();
 }
 
 absl::Status SideChannel::Announce(const memory::Export& what, memory::Device* device) {
-  if (exports_ == kExportsMax) {
+  if (exports_.size() == kExportsMax) {
     return absl::ResourceExhaustedError(
         absl::StrCat("shm: the peer exports more than ", kExportsMax, " slabs"));
   }
@@ -207,40 +234,42 @@ absl::Status SideChannel::Announce(const memory::Export& what, memory::Device* d
     return absl::InvalidArgumentError(absl::StrCat("shm: export of [", what.offset, ", +",
                                                    what.bytes, ") of a memfd of ", *size));
   }
-  if (!announced_.emplace(what.buffer_id, Announced{device, what}).second) {
+  const auto [it, inserted] = exports_.emplace(what.buffer_id, Exported{device, what});
+  if (!inserted) {
     return absl::InvalidArgumentError(
         absl::StrCat("shm: buffer ", what.buffer_id, " exported twice"));
   }
-  ++exports_;
+  if (device == nullptr) close(std::exchange(it->second.what.fd, -1));
   return absl::OkStatus();
 }
 
-absl::Status SideChannel::TakeMessages(memory::Device& host, std::vector<uint64_t>& withdrawn) {
-  while (true) {
-    ExportMessage message;
-    int fd = -1;
-    absl::Status status = Receive(fd_, message, fd);
+absl::Status SideChannel::TakeMessages(memory::Device& host, Taken& taken) {
+  for (int i = 0; i < kMessagesPerTake; ++i) {
+    absl::Status status = TakeOne(host, taken);
     if (absl::IsNotFound(status)) return absl::OkStatus();
-    if (status.ok() && message.magic == kWithdrawalMagic) {
-      if (exports_ == 0) return absl::InvalidArgumentError("shm: a withdrawal of no export");
-      Forget(message.buffer);
-      withdrawn.push_back(message.buffer);
-      continue;
-    }
-    if (status.ok()) {
-      const auto device = DeviceOf(message, host);
-      memory::Export from_peer;
-      from_peer.fd = fd;
-      from_peer.offset = message.offset;
-      from_peer.bytes = message.bytes;
-      from_peer.buffer_id = message.buffer;
-      status = device.ok() ? Announce(from_peer, *device) : device.status();
-    }
-    if (!status.ok()) {
-      if (fd >= 0) close(fd);
-      return status;
-    }
+    if (!status.ok()) return status;
   }
+  taken.more = true;
+  return absl::OkStatus();
+}
+
+absl::Status SideChannel::TakeOne(memory::Device& host, Taken& taken) {
+  ExportMessage message;
+  message.magic = 0;
+  int fd = -1;
+  absl::Status status = Receive(fd_, message, fd);
+  if (status.ok() && message.magic == kWithdrawalMagic) return Forget(message.buffer, taken);
+  if (status.ok()) {
+    const auto device = DeviceOf(message, host);
+    memory::Export from_peer;
+    from_peer.fd = fd;
+    from_peer.offset = message.offset;
+    from_peer.bytes = message.bytes;
+    from_peer.buffer_id = message.buffer;
+    status = device.ok() ? Announce(from_peer, *device) : device.status();
+  }
+  if (!status.ok() && fd >= 0) close(fd);
+  return status;
 }
 
 }  // namespace verbena::fabric::shm

@@ -5,7 +5,8 @@
 // first needs it. Also what the kernel says of the peer: its user, its
 // process.
 //
-// All of it blocks at most for a mapping: setup thread only, one job at a time per link.
+// All of it blocks at most for a mapping, however much the peer sends: setup thread only, one job
+// at a time per link.
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -21,16 +22,28 @@ namespace verbena::fabric::shm {
 
 // Slabs that one peer may export on a link: each holds a mapping here.
 inline constexpr uint32_t kExportsMax = 1024;
+// Messages that one job takes; the next job of its link waits behind those of the others. Fewer,
+// and a burst of new slabs costs more jobs; more, and a peer that sends without end keeps the setup
+// thread for longer: 64 are about 0.1 ms.
+inline constexpr int kMessagesPerTake = 64;
 
 struct Import {
   uint64_t buffer = 0;
   ImportRef memory;
 };
-// A buffer that a READ needs, and whether so much of it that faulting it in is worth it.
+// A buffer that a READ needs, and which range of it to fault in.
 struct Want {
   uint64_t buffer = 0;
   ImportRef mapped;  // null: not yet
-  bool populate = false;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;  // 0: none, it is not worth it
+};
+// What a job found.
+struct Taken {
+  std::vector<Import> imports;
+  std::vector<uint64_t> withdrawn;  // of those that were mapped
+  bool more = false;                // there may be more messages
+  absl::Status not_mapped;          // why something wanted is not among `imports`
 };
 
 class SideChannel {
@@ -50,27 +63,29 @@ class SideChannel {
 
   absl::Status SendExport(const memory::Region& region);
   absl::Status SendWithdrawal(uint64_t buffer);
-  // Takes what has come: exports are kept as descriptors, buffers that were withdrawn are appended
-  // to `withdrawn`. Then maps what of `wants` is known, through `host`, and appends it to
-  // `imports`.
-  absl::Status Take(memory::Device& host, absl::Span<const Want> wants,
-                    std::vector<Import>& imports, std::vector<uint64_t>& withdrawn);
+  // Takes at most kMessagesPerTake of what has come: exports are kept as descriptors. Then maps
+  // what of `wants` is known, through `host`. UNAVAILABLE: the peer has closed its end;
+  // RESOURCE_EXHAUSTED, INVALID_ARGUMENT: it said what no peer may say.
+  absl::Status Take(memory::Device& host, absl::Span<const Want> wants, Taken& taken);
 
  private:
-  struct Announced {
-    memory::Device* device = nullptr;
-    memory::Export what;  // with its descriptor
+  struct Exported {
+    memory::Device* device = nullptr;  // null: on a device that this process has not
+    memory::Export what;               // its descriptor is -1 once it was mapped
+    bool mapped = false;
   };
   absl::Status Send(const void* message, size_t bytes, int fd);
-  absl::Status TakeMessages(memory::Device& host, std::vector<uint64_t>& withdrawn);
+  absl::Status TakeMessages(memory::Device& host, Taken& taken);
+  absl::Status TakeOne(memory::Device& host, Taken& taken);
   absl::Status Announce(const memory::Export& what, memory::Device* device);
-  void Forget(uint64_t buffer);
+  absl::Status Forget(uint64_t buffer, Taken& taken);
+  // Null: it is not mapped, or not any more; `why` says more where that helps.
+  ImportRef Map(uint64_t buffer, absl::Status& why);
 
   int fd_ = -1;
   int peer_pid_ = 0;
   int peer_pidfd_ = -1;
-  uint32_t exports_ = 0;                     // taken and not withdrawn
-  std::map<uint64_t, Announced> announced_;  // not mapped yet, by buffer
+  std::map<uint64_t, Exported> exports_;  // not withdrawn, by buffer
 };
 
 }  // namespace verbena::fabric::shm

@@ -13,8 +13,8 @@ constexpr size_t kSmallBytes = 256 * 1024;
 // Copies begun at once. One more than one keeps the engine busy across the boundary; each adds its
 // time to how long a lane takes to break.
 constexpr uint32_t kBegunMax = 2;
-// From here on a READ has the whole slab faulted in first. Smaller ones fault what they need, so
-// that links that only prove themselves, or move little, hold no page tables for it.
+// From here on a READ has its range faulted in first. Smaller ones fault what they need, so that
+// links that only prove themselves, or move little, hold no page tables for it.
 constexpr size_t kPopulateBytes = 64 * 1024;
 
 const Import* FindImport(const Link& link, uint64_t buffer) {
@@ -55,11 +55,11 @@ void Transfers::Queue(uint32_t index) {
   (all_[index].bytes <= kSmallBytes ? small_ : large_).push_back(index);
 }
 
-void Transfers::OnImports(Link& link) {
+void Transfers::OnImports(Link& link, bool all) {
   for (uint32_t i = 0; i < all_.size(); ++i) {
     Transfer& t = all_[i];
     if (t.state != State::kWaiting || t.link != &link) continue;
-    t.imported = t.import_round <= link.import_round;
+    t.imported = all && t.import_round <= link.import_round;
     Queue(i);
   }
 }
@@ -125,7 +125,7 @@ void Transfers::Begin(uint32_t index) {
   t.error = view.error;
   if (t.error != Error::kOk || t.bytes == 0) return Finish(index);
   if (view.buffer != 0) {
-    if (!HasImport(t, view.buffer)) return;
+    if (!HasImport(t, view)) return;
     const size_t mapped = t.import == nullptr ? 0 : t.import->mapping().bytes;
     t.error = t.import == nullptr ? Error::kUnsupported : Error::kOutOfBounds;
     if (view.start > mapped || t.offset > mapped - view.start ||
@@ -151,18 +151,20 @@ void Transfers::Begin(uint32_t index) {
   by_process_.push_back(index);
 }
 
-bool Transfers::HasImport(Transfer& t, uint64_t buffer) {
+bool Transfers::HasImport(Transfer& t, const LeaseView& view) {
   Link& link = *t.link;
-  const Import* const import = FindImport(link, buffer);
+  const Import* const import = FindImport(link, view.buffer);
   if (import != nullptr) t.import = import->memory;
-  const bool populate = t.bytes >= kPopulateBytes;
-  const bool ready = import != nullptr && (!populate || import->memory->populated());
+  const uint64_t offset = view.start + t.offset;  // not checked yet: may be anything
+  const uint64_t populate = t.bytes >= kPopulateBytes ? t.bytes : 0;
+  const bool ready =
+      import != nullptr && (populate == 0 || import->memory->populated(offset, populate));
   if (ready || t.imported) return true;
   // The owner sent the descriptor before it announced the lease; a job that starts from now on
   // finds it.
   t.state = State::kWaiting;
   t.import_round = link.import_round + 1;
-  owner_.WantImport(link, {buffer, std::exchange(t.import, nullptr), populate});
+  owner_.WantImport(link, {view.buffer, std::exchange(t.import, nullptr), offset, populate});
   return false;
 }
 

@@ -34,8 +34,9 @@ class Transfers {
 
   void Add(ReadSlot slot, Link& link, Lane lane, const RemoteKey& key, uint64_t offset,
            absl::Span<const LocalPiece> pieces);
-  // A job that took exports of `link` has ended: what waited is tried again.
-  void OnImports(Link& link);
+  // A job that took exports of `link` has ended: what waited is tried again. `all`: whatever had
+  // come was taken, so that what is not there now is not to be waited for.
+  void OnImports(Link& link, bool all);
   // Answers with `error` for what has not begun: of one lane, or of the whole link.
   void Cancel(Link& link, const Lane* lane, Error error);
   // Whether a copy into a destination of the lane goes on.
@@ -54,7 +55,7 @@ class Transfers {
     uint32_t outstanding = 0;
     uint32_t import_round =
         0;                  // kWaiting: of the job that will have seen the export, if there is one
-    bool imported = false;  // that job has ended
+    bool imported = false;  // that job has ended, and none need follow it
     ImportRef import;       // kCopying: what it copies from
     ReadSlot slot;
     Link* link = nullptr;
@@ -75,7 +76,7 @@ class Transfers {
   bool BeginSome();
   void Begin(uint32_t index);
   // False: it waits for memory that is not mapped, or not as it needs.
-  bool HasImport(Transfer& t, uint64_t buffer);
+  bool HasImport(Transfer& t, const LeaseView& view);
   void BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset);
   void Finish(uint32_t index);
   memory::CopyEngine& EngineFor(memory::Device& device);
