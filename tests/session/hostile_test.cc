@@ -70,20 +70,11 @@ TEST_CASE("lanes that are offered again and again close the link", "[session][ho
 TEST_CASE("a payload whose keys never come ends its fetches", "[session][hostile]") {
   Rogue rogue;
   rogue.Prove();
-  wire::PayloadEntry entry;
-  entry.ticket = 1;
-  entry.lease = rogue.lease.word();
-  entry.bytes = 64;
-  entry.lanes = 1;
-  entry.key_generation = 7;  // of a lane that will never be
-  entry.pieces = {{0, 64}};
-  entry.keys.resize(1);
+  const wire::PayloadEntry entry = rogue.Payload({{0, 64}}, /*generation=*/7);
   wire::MessageParts parts;
   parts.table = {&entry, 1};
   parts.body_leased = GENERATE(false, true);
-  std::string content(wire::SectionsBytes(parts), '\0');
-  const uint8_t flags = wire::EncodeSections(parts, reinterpret_cast<std::byte*>(content.data()));
-  rogue.Send(Request(0, 1, content, flags));
+  rogue.Send(Request(0, 1, parts));
   memory::Block into = *memory::AllocateBlock(64);
   TestFetch fetch;
   if (!parts.body_leased) {

@@ -48,6 +48,14 @@ inline std::vector<std::byte> Request(uint32_t call, uint32_t method, absl::stri
   return record;
 }
 
+// A request that consists of these sections.
+inline std::vector<std::byte> Request(uint32_t call, uint32_t method,
+                                      const wire::MessageParts& parts) {
+  std::string content(wire::SectionsBytes(parts), '\0');
+  const uint8_t flags = wire::EncodeSections(parts, reinterpret_cast<std::byte*>(content.data()));
+  return Request(call, method, content, flags);
+}
+
 // One end of a link, whose frames the test writes itself; the other is a real engine's, the victim.
 class Rogue final : public fabric::EventSink {
  public:
@@ -116,6 +124,22 @@ class Rogue final : public fabric::EventSink {
     Send(Bare(RecordType::kProved));
     REQUIRE(Run([this] { return link() != nullptr; }));
     if (is_client) Send(Method(1, "/test/Hold"));
+  }
+  // Our leased memory as a payload of these pieces; its first keys are void where `generation` is
+  // that of no lane.
+  wire::PayloadEntry Payload(std::initializer_list<wire::PayloadPiece> pieces,
+                             uint32_t generation = 0) const {
+    wire::PayloadEntry entry;
+    entry.ticket = 1;
+    entry.lease = lease.word();
+    entry.lanes = 1;
+    entry.key_generation = generation;
+    for (const wire::PayloadPiece& piece : pieces) {
+      entry.bytes += piece.bytes;
+      entry.pieces.push_back(piece);
+      entry.keys.push_back(generation == 0 ? key.words : wire::Key{});
+    }
+    return entry;
   }
   // Our end of the bulk lane on which we own: prepared and offered.
   void OfferLane() {

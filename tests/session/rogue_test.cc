@@ -130,18 +130,10 @@ TEST_CASE("bad messages end their calls, not the link", "[session][rogue]") {
 TEST_CASE("a table that points outside of its lease fails the fetch", "[session][rogue]") {
   Rogue rogue;
   rogue.Prove();
-  wire::PayloadEntry entry;
-  entry.ticket = 1;
-  entry.lease = rogue.lease.word();
-  entry.bytes = 4'096;  // of a lease of 64
-  entry.lanes = 1;
-  entry.pieces.push_back({32, 4'096});
-  entry.keys.push_back(rogue.key.words);
+  const wire::PayloadEntry entry = rogue.Payload({{32, 4'096}});  // of a lease of 64
   wire::MessageParts parts;
   parts.table = {&entry, 1};
-  std::string content(wire::SectionsBytes(parts), '\0');
-  const uint8_t flags = wire::EncodeSections(parts, reinterpret_cast<std::byte*>(content.data()));
-  rogue.Send(Request(0, 1, content, flags));
+  rogue.Send(Request(0, 1, parts));
   REQUIRE(rogue.Run([&] { return rogue.pair.sink.requests == 1; }));
   memory::Block into = *memory::AllocateBlock(4'096);
   TestFetch fetch;
@@ -162,19 +154,10 @@ TEST_CASE("a payload of several pieces takes new keys, one for each", "[session]
   rogue.mine.Lease({1, 1}, rogue.id, {0, LaneRole::kOwner, 0}, rogue.block.region(),
                    rogue.block.data() + 32, 32);
   REQUIRE(rogue.Run([&] { return rogue.leased; }));
-  wire::PayloadEntry entry;
-  entry.ticket = 1;
-  entry.lease = rogue.lease.word();
-  entry.bytes = 64;
-  entry.lanes = 1;
-  entry.key_generation = 7;  // of a lane that is gone
-  entry.pieces = {{0, 32}, {0, 32}};
-  entry.keys.resize(2);
+  const wire::PayloadEntry entry = rogue.Payload({{0, 32}, {0, 32}}, /*generation=*/7);
   wire::MessageParts parts;
   parts.table = {&entry, 1};
-  std::string content(wire::SectionsBytes(parts), '\0');
-  const uint8_t flags = wire::EncodeSections(parts, reinterpret_cast<std::byte*>(content.data()));
-  rogue.Send(Request(0, 1, content, flags));
+  rogue.Send(Request(0, 1, parts));
   REQUIRE(rogue.Run([&] { return rogue.pair.sink.requests == 1; }));
   memory::Block into = *memory::AllocateBlock(64);
   TestFetch fetch;

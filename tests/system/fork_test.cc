@@ -38,8 +38,7 @@ TEST_CASE("a forked child gets clear errors; its parent's links live on", "[syst
   for (const std::string transport : {"shm", "tcp"}) {
     INFO(transport);
     ServerPeer server;
-    const auto channel =
-        Channel::Create(server.address(), ChannelOptions().set_require_transport(transport));
+    const auto channel = server.ChannelOver(transport);
     test::Peer::Stub stub(channel);
     REQUIRE(stub.Echo({}).Get().ok());
     Call<test::HoldReply> held = stub.Hold({});

@@ -41,10 +41,7 @@ struct Watched {
     bystander.Ask("start echo 1");
   }
   void ExpectNothingLeft() {
-    std::string difference;
-    const bool back = server.Returns(before, absl::Seconds(3), difference);
-    INFO(difference);
-    REQUIRE(back);
+    server.ExpectReturn(before, absl::Seconds(3));
     const std::string tally = bystander.Ask("stop");
     INFO(tally);
     REQUIRE(Fields(tally)["bad"] == "0");

@@ -28,10 +28,7 @@ TEST_CASE("a server without memory refuses payloads with RESOURCE_EXHAUSTED, and
     CHECK(Fields(tally)["first"] == "RESOURCE_EXHAUSTED");
     CHECK(Fields(client.Ask("take 1048576 3"))["good"] == "3");
     CHECK(Fields(client.Ask("echo 100"))["bad"] == "0");
-    std::string difference;
-    const bool back = server.Returns(before, absl::Seconds(2), difference);
-    INFO(difference);
-    CHECK(back);
+    server.ExpectReturn(before);
   }
 }
 
@@ -58,10 +55,7 @@ TEST_CASE("a server whose memory is limited refuses what does not fit, naming th
     CHECK(Fields(given)["first"] == "RESOURCE_EXHAUSTED");
     CHECK(Fields(client.Ask("take 1048576 3"))["good"] == "3");
     CHECK(Fields(client.Ask("echo 100"))["bad"] == "0");
-    std::string difference;
-    const bool back = server.Returns(before, absl::Seconds(2), difference);
-    INFO(difference);
-    CHECK(back);
+    server.ExpectReturn(before);
   }
 }
 
@@ -92,8 +86,7 @@ TEST_CASE("a reply's tensors that nobody fetches in time go back to the server",
   for (const std::string transport : {"shm", "tcp"}) {
     INFO(transport);
     ServerPeer server("127.0.0.1:0", {"lease_ms", "200"});
-    test::Peer::Stub stub(
-        Channel::Create(server.address(), ChannelOptions().set_require_transport(transport)));
+    test::Peer::Stub stub(server.ChannelOver(transport));
     test::GiveRequest request;
     request.set_bytes(1 << 20);
     const absl::Time asked = absl::Now();
@@ -122,8 +115,7 @@ TEST_CASE("more calls than may be open wait at the client, within their deadline
     INFO(transport);
     constexpr size_t kOpen = limits::kOpenCallsMax;
     ServerPeer server;
-    test::Peer::Stub stub(
-        Channel::Create(server.address(), ChannelOptions().set_require_transport(transport)));
+    test::Peer::Stub stub(server.ChannelOver(transport));
     std::vector<Call<test::HoldReply>> open;
     for (size_t i = 0; i < kOpen; ++i) open.push_back(stub.Hold({}));
     REQUIRE(Within(absl::Seconds(10), [&] { return server.state().calls == kOpen; }));

@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "rpc/base/check.h"
 #include "tests/catch.h"
+#include "verbena/channel.h"
 
 namespace verbena::system_test {
 
@@ -193,6 +194,17 @@ bool ServerPeer::Returns(const State& before, absl::Duration timeout, std::strin
   });
   difference = absl::StrCat("before: ", before.ToString(), "; now: ", now.ToString());
   return back;
+}
+
+void ServerPeer::ExpectReturn(const State& before, absl::Duration timeout) {
+  std::string difference;
+  const bool back = Returns(before, timeout, difference);
+  INFO(difference);
+  REQUIRE(back);
+}
+
+std::shared_ptr<Channel> ServerPeer::ChannelOver(const std::string& transport) const {
+  return Channel::Create(address_, ChannelOptions().set_require_transport(transport));
 }
 
 }  // namespace verbena::system_test

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "rpc/base/slowdown.h"
+
+namespace verbena {
+class Channel;
+}
 
 namespace verbena::system_test {
 
@@ -65,14 +70,17 @@ class ServerPeer : public Peer {
   explicit ServerPeer(const std::string& listen = "127.0.0.1:0",
                       std::vector<std::string> more = {});
   const std::string& address() const { return address_; }
+  // Of this process, to this server.
+  std::shared_ptr<Channel> ChannelOver(const std::string& transport) const;
 
   struct State {
     uint64_t links = 0, calls = 0, leases = 0, fetches = 0, used_bytes = 0, descriptors = 0;
     std::string ToString() const;
   };
   State state();
-  // Whether within `timeout` nothing is there that was not in `before`. INFOs the difference.
+  // Whether within `timeout` nothing is there that was not in `before`; `difference` says both.
   bool Returns(const State& before, absl::Duration timeout, std::string& difference);
+  void ExpectReturn(const State& before, absl::Duration timeout = absl::Seconds(2));
 
  private:
   std::string address_;

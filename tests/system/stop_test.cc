@@ -17,8 +17,7 @@ TEST_CASE("deadlines end the calls to a stopped server, which goes on afterwards
   for (const std::string transport : {"shm", "tcp"}) {
     INFO(transport);
     ServerPeer server;
-    test::Peer::Stub stub(
-        Channel::Create(server.address(), ChannelOptions().set_require_transport(transport)));
+    test::Peer::Stub stub(server.ChannelOver(transport));
     REQUIRE(stub.Echo({}).Get().ok());
     server.Stop();
     const absl::Time began = absl::Now();
@@ -47,8 +46,7 @@ TEST_CASE("a stopped reader does not hold memory past the deadline, and learns o
   for (const std::string transport : {"shm", "tcp"}) {
     INFO(transport);
     ServerPeer server;
-    test::Peer::Stub stub(
-        Channel::Create(server.address(), ChannelOptions().set_require_transport(transport)));
+    test::Peer::Stub stub(server.ChannelOver(transport));
     REQUIRE(stub.Echo({}).Get().ok());
     const size_t bytes = 64 << 20;
     std::atomic<bool> released{false};

@@ -25,25 +25,6 @@ class Handlers final : public pb::Benchmark::CallbackService {
   }
 };
 
-class CallbackService final : public Service {
- public:
-  explicit CallbackService(const Params& params) {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    const std::string listen = ListenOn(builder, params, &port);
-    builder.RegisterService(&handlers_);
-    server_ = builder.BuildAndStart();
-    address_ = AddressOf(params, listen, port);
-  }
-  bool started() const { return server_ != nullptr; }
-  std::string address() const override { return address_; }
-
- private:
-  Handlers handlers_;
-  std::unique_ptr<grpc::Server> server_;
-  std::string address_;
-};
-
 class CallbackWorkload final : public Workload {
  public:
   explicit CallbackWorkload(const Params& params) : basics_(params) {}
@@ -107,15 +88,11 @@ class CallbackWorkload final : public Workload {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Service>> StartCallbackService(const Params& params) {
-  auto service = std::make_unique<CallbackService>(params);
-  if (!service->started()) return absl::UnavailableError("gRPC did not start");
-  return service;
+  return ServiceOf<Handlers>::Start(params);
 }
 
 absl::StatusOr<std::unique_ptr<Workload>> StartCallbackWorkload(const Params& params) {
-  auto workload = std::make_unique<CallbackWorkload>(params);
-  if (absl::Status s = workload->Connected(); !s.ok()) return s;
-  return workload;
+  return ConnectedWorkload<CallbackWorkload>(params);
 }
 
 }  // namespace verbena::benchmarks

@@ -164,9 +164,7 @@ absl::StatusOr<std::unique_ptr<Service>> StartQueueService(const Params& params)
 }
 
 absl::StatusOr<std::unique_ptr<Workload>> StartQueueWorkload(const Params& params) {
-  auto workload = std::make_unique<QueueWorkload>(params);
-  if (absl::Status s = workload->Connected(); !s.ok()) return s;
-  return workload;
+  return ConnectedWorkload<QueueWorkload>(params);
 }
 
 }  // namespace verbena::benchmarks

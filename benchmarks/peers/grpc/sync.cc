@@ -20,25 +20,6 @@ class Handlers final : public pb::Benchmark::Service {
   }
 };
 
-class SyncService final : public Service {
- public:
-  explicit SyncService(const Params& params) {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    const std::string listen = ListenOn(builder, params, &port);
-    builder.RegisterService(&handlers_);
-    server_ = builder.BuildAndStart();
-    address_ = AddressOf(params, listen, port);
-  }
-  bool started() const { return server_ != nullptr; }
-  std::string address() const override { return address_; }
-
- private:
-  Handlers handlers_;
-  std::unique_ptr<grpc::Server> server_;
-  std::string address_;
-};
-
 class SyncWorkload final : public Workload {
  public:
   explicit SyncWorkload(const Params& params) : basics_(params) {}
@@ -82,15 +63,11 @@ class SyncWorkload final : public Workload {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Service>> StartSyncService(const Params& params) {
-  auto service = std::make_unique<SyncService>(params);
-  if (!service->started()) return absl::UnavailableError("gRPC did not start");
-  return service;
+  return ServiceOf<Handlers>::Start(params);
 }
 
 absl::StatusOr<std::unique_ptr<Workload>> StartSyncWorkload(const Params& params) {
-  auto workload = std::make_unique<SyncWorkload>(params);
-  if (absl::Status s = workload->Connected(); !s.ok()) return s;
-  return workload;
+  return ConnectedWorkload<SyncWorkload>(params);
 }
 
 }  // namespace verbena::benchmarks
