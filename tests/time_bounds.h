@@ -15,6 +15,8 @@ namespace verbena::test_bounds {
 
 // From the death of a peer to the end of the last call to it.
 inline constexpr double kDeathMs = 100;
+// What one frame of a peer's may take of the reactor, which serves others as well.
+inline constexpr double kFrameMs = 10;
 
 // `attempt` does it anew and says how many milliseconds it took. The best of them; further ones
 // only while none has met `bound_ms`.

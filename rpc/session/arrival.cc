@@ -38,6 +38,7 @@ absl::Status Arrival::BeginHead() {
   content.remove_suffix(flags_ & wire::kPaddingMask);
   if ((flags_ & wire::kFlagHeadLeased) == 0) {
     absl::Status status = DecodeFrom(content);
+    AddNames();
     return status.ok() ? BeginBody() : status;
   }
   absl::Status status = wire::DecodeEntry(content, head_entry_);
@@ -48,6 +49,9 @@ absl::Status Arrival::BeginHead() {
                                                      limits::kMessageHeadBytesMax));
   }
   step_ = Step::kHead;
+  head_begun_ = true;
+  link_.names.HeadBegins();
+  AddNames();
   return Read(head_entry_, head_);
 }
 
@@ -120,9 +124,9 @@ void Arrival::OnDone(const absl::Status& status) {
   if (step_ == Step::kHead) {
     ReleaseOne(head_entry_.lease);
     next = DecodeFrom({head_.data(), head_entry_.bytes});
-    for (const auto& [lease, kept] : std::exchange(kept_keys_, {})) {
-      TakeKeys(kept.keys, kept.generation);
-    }
+    link_.names.GiveKept(absl::MakeSpan(view_.table));
+    LeaveHead();
+    AddNames();
     if (next.ok()) next = BeginBody();
     if (next.ok()) return;
   } else if (view_.body_leased) {
@@ -132,6 +136,10 @@ void Arrival::OnDone(const absl::Status& status) {
   End(next);
 }
 
+void Arrival::LeaveHead() {
+  if (std::exchange(head_begun_, false)) link_.names.HeadEnds();
+}
+
 void Arrival::ReleaseOne(uint64_t lease) {
   link_.SendLeaseRecord(wire::RecordType::kRelease, lease, false);
 }
@@ -139,6 +147,9 @@ void Arrival::ReleaseOne(uint64_t lease) {
 void Arrival::End(const absl::Status& status) {
   ended_ = true;
   link_.arriving_bytes -= counted_bytes_;
+  LeaveHead();
+  link_.names.Remove({&head_entry_, 1});
+  link_.names.Remove(absl::MakeSpan(view_.table));
   link_.Forget(*this);
   if (owner_ != nullptr) {
     owner_->OnArrived(status);
@@ -177,27 +188,10 @@ uint64_t Arrival::AnyLease() const {
   return head_entry_.lease;
 }
 
-bool Arrival::Owns(uint64_t lease) const {
-  if (lease == 0) return false;
-  if (head_entry_.lease == lease) return true;
-  for (const wire::PayloadEntry& payload : view_.table) {
-    if (payload.lease == lease) return true;
-  }
-  return false;
-}
-
-bool Arrival::TakeKeys(absl::Span<const wire::LeaseKey> keys, uint32_t generation) {
-  bool mine = session::TakeKeys(head_entry_, keys, generation);
-  for (wire::PayloadEntry& payload : view_.table) {
-    mine |= session::TakeKeys(payload, keys, generation);
-  }
-  return mine;
-}
-
-void Arrival::KeepKeys(absl::Span<const wire::LeaseKey> keys, uint32_t generation) {
-  const bool fits = kept_keys_.size() < limits::kPayloadsMax && keys.size() <= limits::kPiecesMax;
-  if (step_ != Step::kHead || !fits) return;
-  kept_keys_[keys[0].lease] = KeptKeys{generation, {keys.begin(), keys.end()}};
+void Arrival::AddNames() {
+  const LeaseNames::Place owner{nullptr, this, nullptr};
+  link_.names.Add(owner, {&head_entry_, 1});
+  link_.names.Add(owner, absl::MakeSpan(view_.table));
 }
 
 }  // namespace verbena::session

@@ -2,7 +2,6 @@
 // A message on its way in whose head or body must be READ first: owns a copy of its record, the
 // memory it is READ into, and the READ. Its owner hears of the end once, from the engine's poll.
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -11,7 +10,6 @@
 #include "rpc/session/growing.h"
 #include "rpc/session/session.h"
 #include "rpc/session/transfers.h"
-#include "rpc/wire/control.h"
 #include "rpc/wire/message.h"
 
 namespace verbena::session {
@@ -53,11 +51,7 @@ class Arrival final : public Fetch {
   wire::PayloadTable TakeTable();
   // Some lease of the message, for a RELEASE of all; 0 = none.
   uint64_t AnyLease() const;
-  // Keys for a rebuilt lane. Whether their lease is one of these.
-  bool TakeKeys(absl::Span<const wire::LeaseKey> keys, uint32_t generation);
-  // Keys of a lease that nobody knows: it may be in the table that is being READ.
-  void KeepKeys(absl::Span<const wire::LeaseKey> keys, uint32_t generation);
-  bool Owns(uint64_t lease) const;
+  void AddNames();
 
   void OnDone(const absl::Status& status) override;
 
@@ -69,6 +63,7 @@ class Arrival final : public Fetch {
   void OnGrown(const wire::PayloadEntry& from, memory::Block& into,
                absl::StatusOr<memory::Block> block);
   void StartRead(const wire::PayloadEntry& from, memory::Block& into);
+  void LeaveHead();
   void ReleaseOne(uint64_t lease);
   void End(const absl::Status& status);
 
@@ -80,17 +75,13 @@ class Arrival final : public Fetch {
   const uint8_t flags_;
   std::vector<std::byte> record_;
   Step step_ = Step::kBegin;
+  bool head_begun_ = false;  // the link counts it
   bool ended_ = false;
   std::shared_ptr<Growing> growing_;  // the pool makes room
   uint64_t counted_bytes_ = 0;        // of link.arriving_bytes
   absl::Status failure_;
   wire::PayloadEntry head_entry_;
   memory::Block head_;
-  struct KeptKeys {
-    uint32_t generation = 0;
-    std::vector<wire::LeaseKey> keys;
-  };
-  std::map<uint64_t, KeptKeys> kept_keys_;  // by lease
   memory::Block body_;
   wire::MessageView view_;
 };

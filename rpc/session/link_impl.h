@@ -14,6 +14,7 @@
 #include "rpc/session/engine.h"
 #include "rpc/session/frame_writer.h"
 #include "rpc/session/lanes.h"
+#include "rpc/session/lease_names.h"
 #include "rpc/session/leases.h"
 #include "rpc/session/proof.h"
 #include "rpc/session/record_queue.h"
@@ -101,6 +102,7 @@ class LinkImpl final : public Link {
   List<LeaseGroup> groups;
   List<PayloadSetImpl> sets;
   std::vector<Arrival*> arrivals;
+  LeaseNames names;  // of what those two hold
   uint32_t setup_jobs = 0;
 
  private:
@@ -121,6 +123,7 @@ class LinkImpl final : public Link {
   void OnRelease(uint64_t lease, bool whole_message);
   void OnRecall(uint64_t lease);
   absl::Status OnLeaseKeys(absl::Span<const std::byte> record);
+  LeaseNames::Place FindName(uint64_t lease);
   void OnGoAway();
   void SendBare(wire::RecordType type);
 
@@ -151,6 +154,7 @@ class LinkImpl final : public Link {
   FrameWriter writer_;
   uint32_t inline_max_;
   const int64_t reply_lease_age_max_ns_;
+  bool keys_came_ = false;  // in this frame
   RecordQueue control_;
   Lanes lanes_;
   Transfers transfers_;

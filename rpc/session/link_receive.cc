@@ -1,4 +1,6 @@
 // What a link does with the frames that come in.
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "rpc/base/limits.h"
 #include "rpc/session/engine_impl.h"
@@ -46,6 +48,8 @@ void LinkImpl::OnFrame(absl::Span<const std::byte> frame) {
       return;
     cursor.Next(header);
   }
+  if (std::exchange(keys_came_, false)) [[unlikely]]
+    transfers_.Pump();
   writer_.credits().OnConsumed();
   if (writer_.credits().GrantDue()) writer_.MarkDirty();
   if (writer_.stalled() || client_.waiting()) Resume();
@@ -154,16 +158,23 @@ void LinkImpl::OnRelease(uint64_t lease, bool whole_message) {
   }
 }
 
-void LinkImpl::OnRecall(uint64_t lease) {
-  const absl::Status why = absl::DataLossError("the owner took the payload back");
-  if (PayloadSetImpl* set = sets.Find([lease](const PayloadSetImpl& s) { return s.Owns(lease); })) {
-    set->Stop(why, true);
-    return;
+LeaseNames::Place LinkImpl::FindName(uint64_t lease) {
+  if (!names.on()) {
+    names.TurnOn();
+    sets.ForEach([](PayloadSetImpl& set) { set.AddNames(); });
+    for (Arrival* arrival : arrivals) arrival->AddNames();
   }
-  for (Arrival* arrival : arrivals) {
-    if (!arrival->Owns(lease)) continue;
-    arrival->Stop(why);
-    return;
+  return names.Find(lease);
+}
+
+void LinkImpl::OnRecall(uint64_t lease) {
+  const LeaseNames::Place place = FindName(lease);
+  if (place.entry == nullptr) return;
+  const absl::Status why = absl::DataLossError("the owner took the payload back");
+  if (place.set != nullptr) {
+    place.set->Stop(why, true);
+  } else {
+    place.arrival->Stop(why);
   }
 }
 
@@ -175,13 +186,14 @@ absl::Status LinkImpl::OnLeaseKeys(absl::Span<const std::byte> record) {
   for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
     while (end < all.size() && all[end].lease == all[begin].lease) ++end;
     const absl::Span<const wire::LeaseKey> of_one = all.subspan(begin, end - begin);
-    bool known = false;
-    sets.ForEach([&](PayloadSetImpl& set) { known |= set.TakeKeys(of_one, keys->generation); });
-    for (Arrival* arrival : arrivals) known |= arrival->TakeKeys(of_one, keys->generation);
-    if (known) continue;
-    for (Arrival* arrival : arrivals) arrival->KeepKeys(of_one, keys->generation);
+    const LeaseNames::Place place = FindName(all[begin].lease);
+    if (place.entry == nullptr) {
+      names.Keep(of_one, keys->generation);
+    } else {
+      TakeKeys(*place.entry, of_one, keys->generation);
+      keys_came_ = true;
+    }
   }
-  transfers_.Pump();
   return absl::OkStatus();
 }
 

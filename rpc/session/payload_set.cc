@@ -28,17 +28,6 @@ const absl::Status& Released() {
 
 }  // namespace
 
-bool TakeKeys(wire::PayloadEntry& entry, absl::Span<const wire::LeaseKey> keys,
-              uint32_t generation) {
-  if (entry.lease != keys[0].lease || entry.pieces.empty()) return false;
-  if (keys.size() != entry.pieces.size()) return true;  // not usable; its fetches wait
-  for (size_t piece = 0; piece < keys.size(); ++piece) {
-    entry.keys[piece * entry.lanes] = keys[piece].key;
-  }
-  entry.key_generation = generation & wire::kKeyGenerationMask;
-  return true;
-}
-
 bool EngineGate::RunInSeat(reactor::Work& work, EngineImpl** engine) {
   const bool open = (state_.fetch_add(1, std::memory_order_acquire) & kClosed) == 0;
   if (open) {
@@ -75,9 +64,11 @@ PayloadSetImpl::PayloadSetImpl(LinkImpl& link, wire::PayloadTable table)
     entries_.push_back({entry.ticket, entry.bytes, WhereOf(entry)});
   }
   link.sets.PushBack(*this);
+  AddNames();
 }
 
 PayloadSetImpl::~PayloadSetImpl() {
+  if (link_ != nullptr) link_->names.Remove(absl::MakeSpan(table_));
   if (watcher_ != nullptr) watcher_->OnSetGone();
 }
 
@@ -127,21 +118,13 @@ void PayloadSetImpl::OnTransferEnded() {
   if (dropped_) delete this;
 }
 
-bool PayloadSetImpl::Owns(uint64_t lease) const {
-  for (const wire::PayloadEntry& entry : table_) {
-    if (entry.lease == lease && lease != 0) return true;
-  }
-  return false;
-}
-
-bool PayloadSetImpl::TakeKeys(absl::Span<const wire::LeaseKey> keys, uint32_t generation) {
-  bool mine = false;
-  for (wire::PayloadEntry& entry : table_) mine |= session::TakeKeys(entry, keys, generation);
-  return mine;
+void PayloadSetImpl::AddNames() {
+  link_->names.Add({this, nullptr, nullptr}, absl::MakeSpan(table_));
 }
 
 void PayloadSetImpl::OnLinkGone() {
   Unlink();
+  link_->names.Remove(absl::MakeSpan(table_));
   link_ = nullptr;
 }
 

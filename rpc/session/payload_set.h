@@ -9,7 +9,6 @@
 #include "rpc/reactor/work.h"
 #include "rpc/session/intrusive_list.h"
 #include "rpc/session/session.h"
-#include "rpc/wire/control.h"
 #include "rpc/wire/payload_table.h"
 
 namespace verbena::session {
@@ -32,10 +31,6 @@ class EngineGate {
   EngineImpl* const engine_;        // until closed
   std::atomic<uint32_t> state_{0};  // threads in RunInSeat, and kClosed
 };
-
-// Keys for a rebuilt lane: one for each piece, all naming one lease. Whether that is `entry`'s.
-bool TakeKeys(wire::PayloadEntry& entry, absl::Span<const wire::LeaseKey> keys,
-              uint32_t generation);
 
 // Who must know when the last READ of a set is over.
 class SetWatcher {
@@ -68,9 +63,7 @@ class PayloadSetImpl final : public PayloadSet, public ListNode<PayloadSetImpl> 
   // Stops fetches with `why`; new ones are refused from now on. Once they are drained, RELEASE is
   // sent if `tell`, and the watcher hears of it (possibly inline: look at idle() afterwards).
   void Stop(const absl::Status& why, bool tell);
-  bool Owns(uint64_t lease) const;
-  // Keys for a rebuilt lane. Whether their lease is one of these.
-  bool TakeKeys(absl::Span<const wire::LeaseKey> keys, uint32_t generation);
+  void AddNames();
   void OnTransferStarted() { ++transfers_; }
   void OnTransferEnded();
   void OnLinkGone();
