@@ -5,15 +5,23 @@
 
 namespace verbena::session {
 
+void LeaseNames::TurnOn(absl::FunctionRef<void()> add_all) {
+  on_ = turning_on_ = true;
+  add_all();
+  turning_on_ = false;
+}
+
 void LeaseNames::Add(const Place& owner, absl::Span<wire::PayloadEntry> entries) {
-  if (!on_) return;
+  const bool many = entries.size() > kFewPayloads;
+  const bool known = turning_on_ && many;
+  if (known || (!on_ && !many)) return;
   for (wire::PayloadEntry& entry : entries) {
     if (entry.lease != 0) places_.try_emplace(entry.lease, Place{owner.set, owner.arrival, &entry});
   }
 }
 
 void LeaseNames::Remove(absl::Span<wire::PayloadEntry> entries) {
-  if (!on_) return;
+  if (places_.empty()) return;
   for (wire::PayloadEntry& entry : entries) {
     const auto it = places_.find(entry.lease);
     if (it != places_.end() && it->second.entry == &entry) places_.erase(it);

@@ -1,10 +1,10 @@
 #pragma once
 // session::LeaseNames: which received message of a link a lease of the peer's belongs to, for
-// RECALL and LEASE_KEYS. Both are rare, so a link keeps no index until the first of them comes;
-// from then on each costs the same however many payloads there are, since the peer decides both
-// numbers.
+// RECALL and LEASE_KEYS, each of which costs the same however many payloads there are, since the
+// peer decides both numbers. Both are rare: until the first of them comes, only messages with many
+// payloads are in the index.
 //
-//   if (!names.on()) names.TurnOn(), and Add what there is;
+//   if (!names.on()) names.TurnOn([&] { Add whatever there is });
 //   LeaseNames::Place place = names.Find(lease);
 //
 // In the seat.
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "rpc/wire/control.h"
 #include "rpc/wire/payload_table.h"
@@ -32,9 +33,10 @@ class LeaseNames {
   };
 
   bool on() const { return on_; }
-  void TurnOn() { on_ = true; }
-  // Nothing while it is off. The entries stay where they are until Remove. A lease that is named
-  // twice, which no honest peer does, is the first's.
+  // `add_all` adds everything once more.
+  void TurnOn(absl::FunctionRef<void()> add_all);
+  // The entries of one message. They stay where they are until Remove. A lease that is named twice,
+  // which no honest peer does, is the first's.
   void Add(const Place& owner, absl::Span<wire::PayloadEntry> entries);
   void Remove(absl::Span<wire::PayloadEntry> entries);
   Place Find(uint64_t lease) const;
@@ -53,7 +55,12 @@ class LeaseNames {
     std::vector<wire::LeaseKey> keys;
   };
 
+  // Messages with at most so many payloads are added when they are looked for. More, and the first
+  // look may take long (1,024 messages); fewer, and honest messages cost more.
+  static constexpr size_t kFewPayloads = 16;
+
   bool on_ = false;
+  bool turning_on_ = false;
   absl::flat_hash_map<uint64_t, Place> places_;  // by lease
   uint32_t heads_ = 0;
   absl::flat_hash_map<uint64_t, Kept> kept_;

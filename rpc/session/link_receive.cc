@@ -160,9 +160,10 @@ void LinkImpl::OnRelease(uint64_t lease, bool whole_message) {
 
 LeaseNames::Place LinkImpl::FindName(uint64_t lease) {
   if (!names.on()) {
-    names.TurnOn();
-    sets.ForEach([](PayloadSetImpl& set) { set.AddNames(); });
-    for (Arrival* arrival : arrivals) arrival->AddNames();
+    names.TurnOn([this] {
+      sets.ForEach([](PayloadSetImpl& set) { set.AddNames(); });
+      for (Arrival* arrival : arrivals) arrival->AddNames();
+    });
   }
   return names.Find(lease);
 }
