@@ -10,11 +10,16 @@
 
 namespace verbena::fabric::shm {
 
-Inbox::Inbox() : bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  VERBENA_CHECK(bell_ >= 0, "eventfd: errno ", errno);
+Inbox::Inbox()
+    : bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      own_bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  VERBENA_CHECK(bell_ >= 0 && own_bell_ >= 0, "eventfd: errno ", errno);
 }
 
-Inbox::~Inbox() { close(bell_); }
+Inbox::~Inbox() {
+  close(bell_);
+  close(own_bell_);
+}
 
 void Inbox::Push(JobResult result) {
   {
@@ -23,8 +28,8 @@ void Inbox::Push(JobResult result) {
     any_.store(true, std::memory_order_release);
   }
   const uint64_t one = 1;
-  // A full counter is as readable as any.
-  [[maybe_unused]] const ssize_t n = write(bell_, &one, sizeof one);
+  // It never fills up.
+  [[maybe_unused]] const ssize_t n = write(own_bell_, &one, sizeof one);
 }
 
 std::vector<JobResult> Inbox::Take() {

@@ -32,11 +32,14 @@ class Inbox {
   // Reactor thread only.
   bool any() const { return any_.load(std::memory_order_relaxed); }
   std::vector<JobResult> Take();
-  // The eventfd that peers and Push ring.
+  // The eventfd that peers ring; they have it too (bell.h).
   int bell() const { return bell_; }
+  // The one that Push rings, which nobody else has. It is never read: watch it for edges.
+  int own_bell() const { return own_bell_; }
 
  private:
   int bell_ = -1;
+  int own_bell_ = -1;
   std::atomic<bool> any_{false};
   std::mutex mutex_;
   std::vector<JobResult> results_;

@@ -37,6 +37,8 @@ ShmFabric::ShmFabric(const ShmOptions& options)
   event.events = EPOLLIN;
   event.data.u64 = ~uint64_t{0};
   VERBENA_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, inbox_->bell(), &event) == 0);
+  event.events = EPOLLIN | EPOLLET;
+  VERBENA_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, inbox_->own_bell(), &event) == 0);
   HearOfWithdrawals(inbox_);
   traits_.name = "shm";
   traits_.segment_bytes = limits::kSegmentBytes;

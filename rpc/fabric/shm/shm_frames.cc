@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/base/limits.h"
+#include "rpc/fabric/shm/bell.h"
 #include "rpc/fabric/shm/shm_fabric.h"
 
 namespace verbena::fabric::shm {
@@ -82,11 +83,7 @@ void ShmFabric::SendCopy(LinkId id, const std::byte* frame, uint32_t bytes) {
   Sent(*link);
 }
 
-void ShmFabric::Ring(const Link& link) {
-  const uint64_t one = 1;
-  // A full counter is as readable as any.
-  [[maybe_unused]] const ssize_t n = write(link.peer_bell, &one, sizeof one);
-}
+void ShmFabric::Ring(const Link& link) { RingBell(link.peer_bell); }
 
 bool ShmFabric::PollLink(Link& link, EventSink& sink) {
   if (link.closing) return false;

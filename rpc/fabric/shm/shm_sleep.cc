@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "rpc/base/clock.h"
+#include "rpc/fabric/shm/bell.h"
 #include "rpc/fabric/shm/shm_fabric.h"
 
 namespace verbena::fabric::shm {
@@ -109,8 +110,7 @@ void ShmFabric::Disarm() {
   for (Link* link : hot_) link->mine.control().sleeping.store(0, std::memory_order_relaxed);
   if (SteadyNs() - armed_ns_ < kSleptNs) return;
   NoteCpu();
-  uint64_t rings = 0;
-  if (read(inbox_->bell(), &rings, sizeof rings) == sizeof rings) {
+  if (TakeRings(inbox_->bell())) {
     scan_cold_ = true;
   } else {
     CheckHangups();  // perhaps that is what woke it
@@ -121,7 +121,7 @@ void ShmFabric::CheckHangups() {
   epoll_event events[64];
   const int n = epoll_wait(epoll_fd_, events, 64, 0);
   for (int i = 0; i < n; ++i) {
-    if (events[i].data.u64 == ~uint64_t{0}) continue;  // the bell
+    if (events[i].data.u64 == ~uint64_t{0}) continue;  // a bell
     Link* link = Find(static_cast<LinkId>(static_cast<uint32_t>(events[i].data.u64)));
     if (link == nullptr || link->hung_up) continue;
     if ((events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0) {
