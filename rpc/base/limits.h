@@ -20,6 +20,8 @@ inline constexpr uint32_t kOpenCallsMax = 1024;
 inline constexpr uint32_t kMetadataBytesMax = 8 * 1024;
 // A message without its tensors, unless the server or the method says otherwise; gRPC's is 4 MiB.
 inline constexpr uint64_t kMessageBytesMax = 64ull << 20;
+// What it may say: protobuf counts a message's bytes in an int.
+inline constexpr uint64_t kMessageBytesHighest = INT32_MAX;
 // Pieces of one payload (an allocation may consist of several). More is refused by Attach.
 inline constexpr uint32_t kPiecesMax = 64;
 // Payloads beside one message. More is refused by Attach, and ends the call at the receiver.
@@ -36,10 +38,10 @@ inline constexpr uint64_t kMessageHeadBytesMax = 1 << 20;
 inline constexpr uint32_t kReadsInFlightMax = 1024;
 // Leases of one reactor's memory at one time. More wait for others to end.
 inline constexpr uint32_t kLeasesMax = 1 << 20;
-// Rebuilds of a broken bulk lane within kLaneRebuildWindow before it stays down.
+// Rebuilds of a broken bulk lane within kLaneRebuildWindowNs before it stays down.
 inline constexpr uint32_t kLaneRebuildsMax = 3;
 inline constexpr int64_t kLaneRebuildWindowNs = 10'000'000'000;
-// Bulk lanes that a peer may offer within kLaneRebuildWindow. More end the link: each takes the
+// Bulk lanes that a peer may offer within kLaneRebuildWindowNs. More end the link: each takes the
 // setup thread's time. Too low: offers that piled up while this process stood still end honest
 // ones.
 inline constexpr uint32_t kLaneOffersMax = 4 * (kLaneRebuildsMax + 1);

@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "rpc/base/check.h"
 #include "rpc/base/fork.h"
+#include "rpc/base/limits.h"
 #include "rpc/client/unary_operation.h"
 #include "rpc/reactor/reactors.h"
 #include "rpc/session/engines.h"
@@ -29,6 +30,26 @@ absl::string_view Intern(absl::string_view target) {
   static auto* const targets = new absl::node_hash_set<std::string>;
   absl::MutexLock lock(mutex);
   return *targets->emplace(target).first;
+}
+
+absl::Status CheckPositive(absl::string_view setting, absl::Duration value) {
+  if (value > absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "ChannelOptions: ", setting, " of ", absl::FormatDuration(value), "; more than 0 is needed"));
+}
+
+// A channel is made of anything; what is wrong with it ends its calls.
+absl::StatusOr<std::string> CheckedTarget(absl::string_view target, const ChannelOptions& options) {
+  absl::Status status = CheckPositive("a connect timeout", options.connect_timeout());
+  if (status.ok()) status = CheckPositive("a first back-off", options.backoff_first());
+  if (status.ok()) status = CheckPositive("a longest back-off", options.backoff_longest());
+  if (!status.ok()) return status;
+  if (options.reply_bytes_max() > limits::kMessageBytesHighest) {
+    return absl::InvalidArgumentError(absl::StrCat("ChannelOptions: replies of ",
+                                                   options.reply_bytes_max(), " bytes; at most ",
+                                                   limits::kMessageBytesHighest, " are possible"));
+  }
+  return ParseTarget(target);
 }
 
 }  // namespace
@@ -64,7 +85,7 @@ ChannelCore::ChannelCore(absl::string_view target, const ChannelOptions& options
       interned_target_(Intern(target)),
       options_(options),
       times_calls_(options.default_timeout() != absl::InfiniteDuration()),
-      address_(ParseTarget(target)),
+      address_(CheckedTarget(target, options)),
       reactor_(&reactor::NextReactor()),
       engine_(Forked() ? nullptr : &session::EngineOf(*reactor_)),
       backoff_(options.backoff_first()),

@@ -48,7 +48,6 @@ class ChannelCore final : public session::LinkOwner {
   struct ReadyWaiter {
     std::atomic<uint32_t> done{0};
     absl::Status status;
-    bool orphaned = false;
   };
   void AddReadyWaiter(ReadyWaiter* waiter);
   void RemoveReadyWaiter(ReadyWaiter* waiter);

@@ -104,12 +104,12 @@ SleepAwaiter::~SleepAwaiter() {
 
 void ServerContextAccess::Cancel(ServerContext& context) {
   context.cancelled_.store(true, std::memory_order_release);
+  std::stop_source* stop;
   {
-    // Under the lock, so that a stop source made at this moment sees the flag. Callbacks are the
-    // user's: they may take time, but not call cancellation() of the same context again.
-    const std::lock_guard lock(context.mutex_);
-    if (std::stop_source* stop = context.stop_.load()) stop->request_stop();
+    const std::lock_guard lock(context.mutex_);  // one that is made after this sees the flag
+    stop = context.stop_.load();
   }
+  if (stop != nullptr) stop->request_stop();  // runs users' callbacks: under no lock of ours
   for (SleepState* s = context.sleepers_; s != nullptr; s = s->next()) s->Wake();
 }
 

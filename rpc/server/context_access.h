@@ -33,6 +33,7 @@ struct ServerContextAccess {
     context.cancelled_.store(true, std::memory_order_release);
   }
   static const Metadata& trailing(const ServerContext& context) { return context.trailing_; }
+  static void DropTrailing(ServerContext& context) { context.trailing_.clear(); }
   static bool HasSleepers(const ServerContext& context) { return context.sleepers_ != nullptr; }
   static bool HasWaiters(const ServerContext& context) {
     return context.sleepers_ != nullptr || context.stop_.load() != nullptr;

@@ -148,7 +148,16 @@ void UnaryServerCall::Finish() {
   reactor_.PostSeat(reply_work_);
 }
 
+void UnaryServerCall::CheckTrailing() {
+  absl::Status valid = ServerContextAccess::trailing(context_).Validate();
+  if (valid.ok()) return;
+  ServerContextAccess::DropTrailing(context_);
+  if (!status_.ok()) return;  // which says more
+  status_ = absl::InternalError(absl::StrCat("the handler's trailing ", valid.message()));
+}
+
 void UnaryServerCall::SendReply() {
+  if (!ServerContextAccess::trailing(context_).empty()) CheckTrailing();
   if (status_.ok()) {
     writer_.Prepare(method_.server->stage_foreign(*link_), method_.info->reply_bytes_max);
     status_ = method_.info->reply->encode(reply_, writer_);

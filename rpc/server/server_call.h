@@ -61,6 +61,7 @@ class UnaryServerCall final : public session::ServerCall {
   void Finish();
   void RunCancel();
   // ---- in the seat
+  void CheckTrailing();
   void SendReply();
   void CancelTold();
   void Recycle();

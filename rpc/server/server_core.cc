@@ -4,11 +4,15 @@
 #include <atomic>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "rpc/base/check.h"
+#include "rpc/base/limits.h"
 #include "rpc/reactor/reactors.h"
 #include "rpc/session/engines.h"
+#include "rpc/wire/hello.h"
 
 namespace verbena::internal {
 namespace {
@@ -17,13 +21,65 @@ namespace {
 constexpr size_t kQueuedPerWorker = 16;
 // After the deadline of a drain: how long links may take to die before the rest is forced.
 constexpr absl::Duration kDrainGrace = absl::Milliseconds(200);
+// More threads than this are a mistake rather than a wish: each has a stack, and its queue.
+constexpr int kWorkerThreadsMax = 4096;
+// With those that this process has besides they fit a HELLO_REPLY.
+constexpr size_t kTransportsMax = wire::kHelloTransportsMax / 2;
+
+absl::Status CheckPositive(absl::string_view setter, absl::Duration value) {
+  if (value > absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(setter, "(", absl::FormatDuration(value), "): more than 0 is needed"));
+}
+
+absl::Status CheckOptions(const ServerOptions& options) {
+  if (options.worker_threads() < 1 || options.worker_threads() > kWorkerThreadsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("set_worker_threads(", options.worker_threads(),
+                                                   "): 1 to ", kWorkerThreadsMax, " are possible"));
+  }
+  if (options.connections_max() == 0)
+    return absl::InvalidArgumentError("set_connections_max(0): at least 1 is needed");
+  for (const Service* service : options.services()) {
+    if (service == nullptr) return absl::InvalidArgumentError("add_service(nullptr)");
+  }
+  if (options.request_bytes_max() > limits::kMessageBytesHighest) {
+    return absl::InvalidArgumentError(absl::StrCat("set_request_bytes_max(",
+                                                   options.request_bytes_max(), "): at most ",
+                                                   limits::kMessageBytesHighest, " are possible"));
+  }
+  absl::Status status = CheckPositive("set_handshake_timeout", options.handshake_timeout());
+  if (!status.ok()) return status;
+  return CheckPositive("set_reply_lease_age_max", options.reply_lease_age_max());
+}
+
+// One that is missing here is no mistake as long as there is another: programs run on many hosts.
+absl::Status CheckTransports(const std::vector<std::string>& wanted, session::Engine& engine) {
+  std::string here;
+  for (const auto& fabric : engine.fabrics()) {
+    absl::StrAppend(&here, here.empty() ? "" : ", ", fabric->traits().name);
+  }
+  if (wanted.size() > kTransportsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("set_transports: ", wanted.size(), " names; at most ", kTransportsMax));
+  }
+  bool any = wanted.empty();
+  for (const std::string& name : wanted) {
+    if (!wire::IsTransportName(name)) {
+      return absl::InvalidArgumentError(absl::StrCat("set_transports: \"", absl::CHexEscape(name),
+                                                     "\" is no name; known here: ", here));
+    }
+    any |= engine.FindFabric(name) != nullptr;
+  }
+  if (any) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("set_transports(", absl::StrJoin(wanted, ", "),
+                                                    "): this process has only ", here));
+}
 
 }  // namespace
 
 ServerCore::ServerCore(const ServerOptions& options)
     : options_(options),
-      workers_(options.worker_threads() > 0 ? options.worker_threads() : 1,
-               (options.worker_threads() > 0 ? options.worker_threads() : 1) * kQueuedPerWorker) {}
+      workers_(options.worker_threads(), options.worker_threads() * kQueuedPerWorker) {}
 
 ServerCore::~ServerCore() {
   for (auto& [path, method] : methods_) {
@@ -50,11 +106,7 @@ absl::Status ServerCore::AddService(Service& service) {
 }
 
 absl::Status ServerCore::Start() {
-  if (options_.reply_lease_age_max() <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("set_reply_lease_age_max takes a positive duration, not ",
-                     absl::FormatDuration(options_.reply_lease_age_max())));
-  }
+  if (absl::Status status = CheckOptions(options_); !status.ok()) return status;
   for (Service* service : options_.services()) {
     absl::Status added = AddService(*service);
     if (!added.ok()) return added;
@@ -62,6 +114,8 @@ absl::Status ServerCore::Start() {
   std::vector<session::Engine*> engines;
   for (reactor::Reactor* reactor : reactor::Reactors())
     engines.push_back(&session::EngineOf(*reactor));
+  absl::Status status = CheckTransports(options_.transports(), *engines[0]);
+  if (!status.ok()) return status;
   session::ListenOptions listen;
   listen.address = options_.listen();
   listen.transports = options_.transports();

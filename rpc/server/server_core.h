@@ -53,7 +53,7 @@ class ServerCore final : public session::RequestSink {
  private:
   absl::Status AddService(Service& service);
   void StopListening();
-  // Runs `act` for each link in the seat of its reactor; returns at once.
+  // Runs `act` for each link in the seat of its reactor, and returns when all have run.
   void ForEachLink(void (*act)(session::Link& link, int64_t argument), int64_t argument);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return links_.empty() && lingering_ == 0;

@@ -1,5 +1,6 @@
 #include "rpc/tensor/message_writer.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -15,9 +16,10 @@ namespace verbena::internal {
 
 std::byte* MessageWriter::ReserveLarge(size_t bytes) {
   beyond_ = true;
-  if (bytes > bytes_max_) {
+  const uint64_t bytes_max = std::min(bytes_max_, limits::kMessageBytesHighest);
+  if (bytes > bytes_max) {
     status_ = absl::ResourceExhaustedError(
-        absl::StrCat("the message has ", bytes, " bytes; the limit is ", bytes_max_,
+        absl::StrCat("the message has ", bytes, " bytes; the limit is ", bytes_max,
                      ". Large data travels as a verbena.v1.Tensor or Buffer"));
     return nullptr;
   }

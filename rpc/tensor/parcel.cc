@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/message_lite.h"
 #include "rpc/base/check.h"
+#include "rpc/base/limits.h"
 #include "rpc/reactor/operation.h"
 #include "rpc/tensor/descriptor.h"
 #include "rpc/tensor/message_reader.h"
@@ -170,6 +171,11 @@ absl::Status WriteParcel(const ParcelBase& parcel, const TypedMessage& message,
 }
 
 absl::Status ReadMessage(MessageReader& in, google::protobuf::MessageLite& message) {
+  if (in.body.size() > limits::kMessageBytesHighest) [[unlikely]] {
+    return absl::ResourceExhaustedError(absl::StrCat("the peer's message has ", in.body.size(),
+                                                     " bytes; protobuf's limit is ",
+                                                     limits::kMessageBytesHighest));
+  }
   if (!message.ParseFromArray(in.body.data(), static_cast<int>(in.body.size()))) {
     return absl::InternalError(
         absl::StrCat("the peer's ", in.body.size(), " bytes are not a ", message.GetTypeName()));

@@ -177,10 +177,7 @@ void ReadTransport(Reader& reader, const Record& record, std::vector<TransportOf
   const size_t zero = both.find('\0');
   offer.name = both.substr(0, zero);
   if (zero != std::string::npos) offer.reason = absl::CHexEscape(both.substr(zero + 1));
-  const bool named = std::all_of(offer.name.begin(), offer.name.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
-  });
-  if (offer.name.empty() || offer.name.size() > kNameBytesMax || !named) {
+  if (!IsTransportName(offer.name)) {
     reader.Fail(absl::StrCat("a transport's name of ", offer.name.size(), " bytes, \"",
                              absl::CHexEscape(offer.name.substr(0, kNameBytesMax)), "\": 1 to ",
                              kNameBytesMax, " letters, digits, - or _"));
@@ -196,6 +193,13 @@ absl::Status ReadStatus(uint32_t code, absl::string_view text) {
 }
 
 }  // namespace
+
+bool IsTransportName(absl::string_view name) {
+  return !name.empty() && name.size() <= kNameBytesMax &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+         });
+}
 
 absl::string_view HelloTypeName(HelloType type) {
   switch (type) {

@@ -52,6 +52,9 @@ struct HelloHeader {
 
 using HelloToken = std::array<uint8_t, 16>;
 
+// What may stand for a transport: 1 to 32 letters, digits, '-' and '_'.
+bool IsTransportName(absl::string_view name);
+
 // A transport that the sender has, or why it has not (then `reason` is not empty).
 struct TransportOffer {
   std::string name;
@@ -85,7 +88,7 @@ struct OpenMessage {
 absl::StatusOr<HelloHeader> DecodeHelloHeader(absl::string_view header);
 absl::StatusOr<Hello> DecodeHello(absl::string_view body);
 absl::StatusOr<OpenMessage> DecodeOpen(absl::string_view body);
-// Never OK: `refusal` gets what the peer said, the result whether it was said properly.
+// `refusal` gets what the peer said and is never OK; the result is whether it was said properly.
 absl::Status DecodeRefuse(absl::string_view body, absl::Status& refusal);
 
 // Whole messages, with header. Text is cut to its maximum.

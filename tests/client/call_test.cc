@@ -278,6 +278,52 @@ TEST_CASE("metadata that breaks the rules is refused by name", "[client][metadat
   REQUIRE(large.message().find("8192") != absl::string_view::npos);
 }
 
+TEST_CASE("a handler's metadata that breaks the rules ends its call by name",
+          "[client][metadata]") {
+  Greeter greeter;
+  std::string key = "Upper";
+  Status answer;
+  greeter.mock.on_SayHello = [&](ServerContext& context, const HelloRequest&,
+                                 HelloReply&) -> Task<Status> {
+    context.add_trailing_metadata(key, "v");
+    return answer;
+  };
+  auto call = greeter.stub.SayHello(RequestFor("a"));
+  Status status = call.Get().status();
+  REQUIRE_CODE(status, kInternal);
+  REQUIRE(status.message().find("metadata key \"Upper\"") != absl::string_view::npos);
+  REQUIRE(call.report().trailing_metadata.empty());
+  // What the handler says has more weight.
+  answer = absl::NotFoundError("nobody");
+  status = greeter.stub.SayHello(RequestFor("a")).Get().status();
+  REQUIRE_CODE(status, kNotFound);
+  answer = absl::OkStatus();
+  key = "fine";
+  REQUIRE(greeter.stub.SayHello(RequestFor("a")).Get().ok());
+}
+
+TEST_CASE("options of a channel that are out of range fail its calls with the value",
+          "[client][channel]") {
+  const auto status_of = [](const ChannelOptions& options) {
+    test::Greeter::Stub stub(Channel::Create("127.0.0.1:1", options));
+    return stub.SayHello(RequestFor("a")).Get().status();
+  };
+  const std::pair<ChannelOptions, const char*> cases[] = {
+      {ChannelOptions().set_connect_timeout(absl::ZeroDuration()), "a connect timeout of 0"},
+      {ChannelOptions().set_backoff(-absl::Seconds(1), absl::Seconds(1)),
+       "a first back-off of -1s"},
+      {ChannelOptions().set_backoff(absl::Seconds(1), absl::ZeroDuration()),
+       "a longest back-off of 0"},
+      {ChannelOptions().set_reply_bytes_max(uint64_t{1} << 31), "2147483648 bytes"},
+  };
+  for (const auto& [options, words] : cases) {
+    const Status status = status_of(options);
+    INFO(status.ToString());
+    REQUIRE_CODE(status, kInvalidArgument);
+    REQUIRE(status.message().find(words) != absl::string_view::npos);
+  }
+}
+
 TEST_CASE("a target that makes no sense fails its calls", "[client][channel]") {
   for (const char* target : {"", "nowhere", "host:", "host:99999", "unix:relative", ":7000"}) {
     test::Greeter::Stub stub(Channel::Create(target));

@@ -1,4 +1,5 @@
 // Servers: unknown methods, limits, details of statuses, drain and shutdown, blocking workers.
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -81,10 +82,63 @@ TEST_CASE("one method served twice, or one address, is refused", "[server]") {
           ServerOptions().set_listen("127.0.0.1:0").add_service(greeter.mock).add_service(other))
           .status(),
       kAlreadyExists);
-  REQUIRE(
-      !Server::Start(ServerOptions().set_listen(greeter.loop.server().address()).add_service(other))
-           .ok());
-  REQUIRE(!Server::Start(ServerOptions().set_listen("nonsense").add_service(other)).ok());
+  const std::string& taken = greeter.loop.server().address();
+  const Status status =
+      Server::Start(ServerOptions().set_listen(taken).add_service(other)).status();
+  REQUIRE_CODE(status, kAlreadyExists);
+  REQUIRE(status.message().find(taken) != absl::string_view::npos);
+}
+
+TEST_CASE("options of a server that make no sense are refused with the value", "[server]") {
+  const auto listen = [] { return ServerOptions().set_listen("127.0.0.1:0"); };
+  struct Case {
+    ServerOptions options;
+    const char* words;
+  };
+  const Case cases[] = {
+      {ServerOptions().set_listen("nonsense"), "\"nonsense\" is no address"},
+      {ServerOptions(), "\"\" is no address"},
+      {listen().set_worker_threads(0), "set_worker_threads(0): 1 to 4096"},
+      {listen().set_worker_threads(5000), "set_worker_threads(5000)"},
+      {listen().set_connections_max(0), "set_connections_max(0)"},
+      {listen().set_handshake_timeout(absl::ZeroDuration()), "set_handshake_timeout(0)"},
+      {listen().set_reply_lease_age_max(-absl::Seconds(1)), "set_reply_lease_age_max(-1s)"},
+      {listen().set_request_bytes_max(uint64_t{1} << 31), "set_request_bytes_max(2147483648)"},
+      {listen().set_transports({"shm", "no name"}), "\"no name\""},
+      {listen().set_transports(std::vector<std::string>(9, "tcp")), "9 names; at most 8"},
+      {listen().add_service(std::shared_ptr<Service>()), "add_service(nullptr)"},
+  };
+  for (const Case& bad : cases) {
+    const Status status = Server::Start(bad.options).status();
+    INFO(status.ToString());
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    CHECK(status.message().find(bad.words) != absl::string_view::npos);
+  }
+  const Status missing = Server::Start(listen().set_transports({"carrier-pigeon"})).status();
+  INFO(missing.ToString());
+  REQUIRE_CODE(missing, kFailedPrecondition);
+  REQUIRE(missing.message().find("carrier-pigeon") != absl::string_view::npos);
+  REQUIRE(missing.message().find("tcp") != absl::string_view::npos);
+  REQUIRE(Server::Start(listen().set_transports({"carrier-pigeon", "tcp"})).ok());
+}
+
+TEST_CASE("a stop callback may ask its call's context for its cancellation", "[server]") {
+  Greeter greeter;
+  std::atomic<bool> started{false}, seen{false};
+  greeter.mock.on_SayHello = [&](ServerContext& context, const HelloRequest&,
+                                 HelloReply&) -> Task<Status> {
+    const std::stop_token token = context.cancellation();
+    auto look = [&] { seen = context.cancellation().stop_requested(); };
+    std::stop_callback callback(token, look);
+    started = true;
+    co_await context.Cancelled();
+    co_return absl::OkStatus();
+  };
+  auto call = greeter.stub.SayHello(RequestFor("a"));
+  REQUIRE(Eventually([&] { return started.load(); }));
+  call.Cancel();
+  REQUIRE(Eventually([&] { return seen.load(); }));
+  REQUIRE_CODE(call.Get().status(), kCancelled);
 }
 
 TEST_CASE("shutdown ends running calls with UNAVAILABLE and waits for their handlers", "[server]") {

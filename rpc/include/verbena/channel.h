@@ -35,6 +35,8 @@ class ChannelOptions {
   ChannelOptions set_default_timeout(absl::Duration timeout) && {
     return std::move(set_default_timeout(timeout));
   }
+  // Of one attempt, all transports together; what runs out is followed by the back-off. More than
+  // zero. Default: 20 s.
   ChannelOptions& set_connect_timeout(absl::Duration timeout) & {
     connect_timeout_ = timeout;
     return *this;
@@ -42,7 +44,8 @@ class ChannelOptions {
   ChannelOptions set_connect_timeout(absl::Duration timeout) && {
     return std::move(set_connect_timeout(timeout));
   }
-  // Between attempts: the first wait, times 1.6 each, up to the second, with a jitter of 20 %.
+  // Between attempts: the first wait, times 1.6 each, up to the second, with a jitter of 20 %. More
+  // than zero. Default: 100 ms, 10 s.
   ChannelOptions& set_backoff(absl::Duration first, absl::Duration longest) & {
     backoff_first_ = first;
     backoff_longest_ = longest;
@@ -52,7 +55,9 @@ class ChannelOptions {
     return std::move(set_backoff(first, longest));
   }
   // Largest reply that is accepted, tensors not counted; larger ends the call with
-  // RESOURCE_EXHAUSTED.
+  // RESOURCE_EXHAUSTED. 0, the default: 64 MiB, and servers send no more either: a method that
+  // answers more says so in its .proto (verbena.v1.reply_bytes_max), which comes before this. Below
+  // 2 GiB.
   ChannelOptions& set_reply_bytes_max(uint64_t bytes) & {
     reply_bytes_max_ = bytes;
     return *this;
@@ -94,8 +99,8 @@ class ChannelCore;  // rpc/client/channel_core.h
 
 class Channel {
  public:
-  // "host:port", "dns:///host:port" or "unix:/path". Never null, never blocks: a bad target fails
-  // its calls with INVALID_ARGUMENT.
+  // "host:port", "dns:///host:port" or "unix:/path". Never null, never blocks: a bad target, or an
+  // option out of range, fails its calls with INVALID_ARGUMENT. Any thread.
   static std::shared_ptr<Channel> Create(absl::string_view target,
                                          const ChannelOptions& options = {});
   ~Channel();
@@ -103,11 +108,11 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
 
   const std::string& target() const;
-  // Any thread; blocks for a tick of the channel's reactor. Not on a reactor thread (there it
-  // returns the last known).
+  // Any thread; blocks for a tick of the channel's reactor, except on that. On the thread of
+  // another reactor nothing is known: kIdle, and `why` says so.
   ChannelStatus status() const;
   // Connects if need be and waits: OK when ready, else why not, DEADLINE_EXCEEDED after `timeout`.
-  // Blocks.
+  // Blocks. Any thread but a reactor's: FAILED_PRECONDITION.
   absl::Status WaitUntilReady(absl::Duration timeout);
 
   internal::ChannelCore& core() const { return *core_; }

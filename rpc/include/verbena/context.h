@@ -47,7 +47,8 @@ class ServerContext {
 
   // The client cancelled, is gone, or the deadline passed. Any thread.
   bool IsCancelled() const { return cancelled_.load(std::memory_order_acquire); }
-  // For std::jthread, compute loops, CallOptions. Any thread; allocates at its first use.
+  // For std::jthread, compute loops, CallOptions. Any thread; allocates at its first use. Its
+  // callbacks run on the call's reactor, which they hold up.
   std::stop_token cancellation() const;
   absl::Time deadline() const { return deadline_; }
   const Metadata& metadata() const { return metadata_; }
@@ -56,6 +57,8 @@ class ServerContext {
   // The client's address and the transport of the call.
   absl::string_view peer() const { return peer_; }
   absl::string_view transport() const { return transport_; }
+  // What breaks the rules of metadata.h ends the call with INTERNAL naming it, unless the handler
+  // ends it with an error. In the handler only.
   void add_trailing_metadata(absl::string_view key, absl::string_view value) {
     trailing_.Add(key, value);
   }

@@ -1,7 +1,7 @@
 #pragma once
 // Server: serves services on one address, over every transport that a client can use.
-//   auto server =
-//   verbena::Server::Start(verbena::ServerOptions().set_listen(":7000").add_service(service));
+//   auto server = verbena::Server::Start(
+//       verbena::ServerOptions().set_listen(":7000").add_service(service));
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,7 +18,7 @@ class ServerOptions {
  public:
   ServerOptions() = default;
 
-  // "host:port", ":port" (all interfaces), "127.0.0.1:0" (any free port), "unix:/path".
+  // "host:port", ":port" (all interfaces), "127.0.0.1:0" (any free port), "unix:/path". Required.
   ServerOptions& set_listen(absl::string_view address) & {
     listen_ = std::string(address);
     return *this;
@@ -39,7 +39,7 @@ class ServerOptions {
   ServerOptions add_service(std::shared_ptr<Service> service) && {
     return std::move(add_service(std::move(service)));
   }
-  // Offered transports, e.g. {"tcp"}; empty = all.
+  // Offered transports, e.g. {"tcp"}; empty = all. At most 8, one of which this process must have.
   ServerOptions& set_transports(std::vector<std::string> names) & {
     transports_ = std::move(names);
     return *this;
@@ -48,7 +48,9 @@ class ServerOptions {
     return std::move(set_transports(std::move(names)));
   }
   // Largest request that is accepted, tensors not counted; larger ends the call with
-  // RESOURCE_EXHAUSTED.
+  // RESOURCE_EXHAUSTED. 0, the default: 64 MiB, and clients send no more either: a method that
+  // takes more says so in its .proto (verbena.v1.request_bytes_max), which comes before this. Below
+  // 2 GiB.
   ServerOptions& set_request_bytes_max(uint64_t bytes) & {
     request_bytes_max_ = bytes;
     return *this;
@@ -56,14 +58,14 @@ class ServerOptions {
   ServerOptions set_request_bytes_max(uint64_t bytes) && {
     return std::move(set_request_bytes_max(bytes));
   }
-  // Threads for methods marked blocking; further calls queue up to as many again times 16, then
-  // RESOURCE_EXHAUSTED.
+  // Threads for methods marked blocking, 1 to 4,096, made when they are needed; up to 16 calls for
+  // each wait, further ones end with RESOURCE_EXHAUSTED. Default: 16.
   ServerOptions& set_worker_threads(int count) & {
     worker_threads_ = count;
     return *this;
   }
   ServerOptions set_worker_threads(int count) && { return std::move(set_worker_threads(count)); }
-  // More clients are refused with RESOURCE_EXHAUSTED.
+  // More clients are refused with RESOURCE_EXHAUSTED. Default: 16,384.
   ServerOptions& set_connections_max(uint32_t count) & {
     connections_max_ = count;
     return *this;
@@ -71,7 +73,7 @@ class ServerOptions {
   ServerOptions set_connections_max(uint32_t count) && {
     return std::move(set_connections_max(count));
   }
-  // A peer that connects and says nothing is dropped after this.
+  // A peer that connects and says nothing is dropped after this. Default: 5 s.
   ServerOptions& set_handshake_timeout(absl::Duration timeout) & {
     handshake_timeout_ = timeout;
     return *this;
@@ -81,7 +83,7 @@ class ServerOptions {
   }
   // How long a client may keep the tensors of a reply unfetched, and with them this server's
   // memory. Then the server takes it back: what was not fetched ends with DATA_LOSS at the client.
-  // Longer: a forgetful client holds more memory; shorter: slow ones lose tensors.
+  // Longer: a forgetful client holds more memory; shorter: slow ones lose tensors. Default: 30 s.
   ServerOptions& set_reply_lease_age_max(absl::Duration age) & {
     reply_lease_age_max_ = age;
     return *this;
@@ -118,8 +120,10 @@ class ServerCore;  // rpc/server/server_core.h
 
 class Server {
  public:
-  // ALREADY_EXISTS (a method is served twice, or the address is in use), INVALID_ARGUMENT (the
-  // address), UNAVAILABLE (the system's reason). Any thread but a reactor's.
+  // Serves when it returns. ALREADY_EXISTS (a method is served twice, or the address is in use),
+  // INVALID_ARGUMENT (the address, or an option out of range), FAILED_PRECONDITION (none of
+  // set_transports is here), UNAVAILABLE (the system's reason); each names the value. Any thread
+  // but a reactor's.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
   // Shutdown().
   ~Server();
@@ -132,9 +136,10 @@ class Server {
   // then revokes and closes. Blocks until all is over. Any thread but a reactor's.
   void Drain(absl::Time deadline);
   // At once: running calls are cancelled, their clients get UNAVAILABLE. Returns when no handler
-  // runs any more.
+  // runs any more: handlers that look at their context end it sooner. Any thread but a reactor's.
   void Shutdown();
-  // Blocks until Shutdown or Drain has ended.
+  // Blocks until Shutdown or Drain, called by another thread, has ended. Any thread but a
+  // reactor's.
   void Wait();
 
  private:
