@@ -1,4 +1,6 @@
 // Parcels: tensors at every place of a message, mix-ups, lifetimes, destinations.
+#include <sys/mman.h>
+
 #include <memory>
 #include <optional>
 
@@ -309,6 +311,42 @@ TEST_CASE("large tensors arrive intact, whole and in parts", "[client][parcel]")
     REQUIRE(std::memcmp(whole.data(), large.data(), large.bytes()) == 0);
     Tensor part = *reply->Fetch(reply->message().output(), TensorSlice(5000, 5001)).Get();
     REQUIRE(std::memcmp(part.data(), large.data() + 5000 * 4096, 4096) == 0);
+  }
+}
+
+TEST_CASE("parts of a tensor above 4 GiB are fetched from where they are", "[client][parcel]") {
+  // Address space without memory: a page exists once it is touched.
+  static constexpr uint64_t kBytes = uint64_t{5} << 30;
+  constexpr int64_t kRow = int64_t{1} << 30;
+  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  auto* const bytes = static_cast<uint8_t*>(memory);
+  bytes[kBytes - 1] = 9;
+  bytes[4 * uint64_t{kRow} - 1] = 7;
+  Buffer whole = Buffer::Wrap(memory, kBytes, [memory] { munmap(memory, kBytes); });
+  const Tensor large = *Tensor::Wrap(std::move(whole), kUInt8, {5, kRow});
+  Inference inference;
+  inference.mock.on_Infer = [&](ServerContext&, const Parcel<InferRequest>&,
+                                Parcel<InferReply>& reply) -> Task<Status> {
+    reply.Attach(*reply->mutable_output(), large);
+    return absl::OkStatus();
+  };
+  for (const char* transport : {"shm", "tcp"}) {
+    INFO(transport);
+    test::Inference::Stub stub(Channel::Create(inference.loop.server().address(),
+                                               ChannelOptions().set_require_transport(transport)));
+    auto reply = stub.Infer(InferParcel()).Get();
+    REQUIRE_CODE(reply.status(), kOk);
+    CHECK((*reply)->output().shape(0) == 5);
+    for (const auto& [row, last] : {std::pair(3, 7), std::pair(4, 9)}) {
+      const TensorSlice end = TensorSlice(row, row + 1).Next(kRow - 100, TensorSlice::kEnd);
+      auto part = reply->Fetch((*reply)->output(), end).Get();
+      REQUIRE_CODE(part.status(), kOk);
+      REQUIRE(part->bytes() == 100);
+      CHECK(part->data()[98] == std::byte{0});
+      CHECK(part->data()[99] == std::byte(last));
+    }
   }
 }
 

@@ -1,8 +1,14 @@
 #include "verbena/runtime.h"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <string>
 
+#include "absl/synchronization/notification.h"
+#include "rpc/reactor/reactor.h"
 #include "rpc/reactor/reactors.h"
+#include "rpc/topology/topology.h"
 #include "tests/catch.h"
 
 namespace verbena {
@@ -34,6 +40,32 @@ TEST_CASE("settings come before the runtime runs", "[runtime]") {
   const absl::Status status = InitRuntime(RuntimeOptions());
   CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
   CHECK_THAT(std::string(status.message()), Contains("already runs"));
+}
+
+TEST_CASE("there is a reactor for each NUMA node, pinned to its CPUs", "[runtime]") {
+  const absl::Span<const topology::Node> nodes = topology::Topology::Get().nodes();
+  const absl::Span<reactor::Reactor* const> reactors = reactor::Reactors();
+  REQUIRE(reactors.size() == nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    CHECK(reactors[i]->options().numa_node == nodes[i].index);
+    struct Look : reactor::Work {
+      Look()
+          : Work([](reactor::Work* work) {
+              auto* self = static_cast<Look*>(work);
+              sched_getaffinity(0, sizeof(self->cpus), &self->cpus);
+              self->done.Notify();
+            }) {}
+      cpu_set_t cpus;
+      absl::Notification done;
+    } look;
+    reactors[i]->Post(look);
+    look.done.WaitForNotification();
+    CHECK(CPU_COUNT(&look.cpus) > 0);
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (!CPU_ISSET(cpu, &look.cpus)) continue;
+      CHECK(std::count(nodes[i].cpus.begin(), nodes[i].cpus.end(), cpu) == 1);
+    }
+  }
 }
 
 }  // namespace
