@@ -75,14 +75,6 @@ class SlotTable {
     return true;
   }
 
-  // What lives in slot `index` now, of whatever generation: for walking the table, and for indices
-  // of our own.
-  T* AtIndex(uint32_t index) {
-    if (index >= used_ || (At(index).generation & 1) == 0) return nullptr;
-    return At(index).object();
-  }
-  Id IdAt(uint32_t index) const { return {index, At(index).generation}; }
-
   // f(Id, T&) for each live one. `f` may remove the one it was given.
   template <class F>
   void ForEach(F&& f) {
@@ -100,8 +92,6 @@ class SlotTable {
 
   uint32_t size() const { return size_; }
   uint32_t slots_max() const { return slots_max_; }
-  // One past the highest index ever used.
-  uint32_t index_end() const { return used_; }
 
  private:
   static constexpr uint32_t kNone = ~0u;

@@ -8,17 +8,17 @@
 //
 // Rules for implementations
 //  - No method except those marked [S] blocks, and none calls the sink back inline: events come out
-//  of Poll() only.
+//    of Poll() only.
 //  - Every Read gives exactly one OnReadDone; its destination is untouched afterwards. Every Lease
-//  gives exactly one
-//    OnLeased, every Revoke exactly one OnRevoked: from then on no byte of it is deliverable.
+//    gives exactly one OnLeased, every Revoke exactly one OnRevoked: from then on no byte of it is
+//    deliverable.
 //  - BreakLane and Close answer for all READs of the lane or link first. With OnLaneDown its keys
-//  are void; its leases are still the session's to end, which costs the successor nothing.
-//  OnLinkDown is the last event of a link: its leases have ended, asked for or not.
+//    are void; its leases are still the session's to end, which costs the successor nothing.
+//    OnLinkDown is the last event of a link: its leases have ended, asked for or not.
 //  - A fabric need not see that a peer's process died: the session does, by the stream's end, and
-//  calls Close.
+//    calls Close.
 //  - The peer's bytes are untrusted: a violation brings the link down with a Status that names
-//  value and limit.
+//    value and limit.
 #include <array>
 #include <cstddef>
 #include <cstdint>

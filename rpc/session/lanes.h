@@ -59,7 +59,7 @@ class Lanes {
 
   End& EndOf(LaneRole role) { return role == LaneRole::kOwner ? owner_ : reader_; }
   Lane LaneOf(const End& end) const { return {0, end.role, end.generation}; }
-  // Counts what happened now; false: it has happened `times_max` times in kLaneRebuildWindow.
+  // Counts what happened now; false: it has happened `times_max` times in kLaneRebuildWindowNs.
   bool Count(std::deque<int64_t>& times_ns, size_t times_max);
   void PrepareOwner();
   void OnOwnerPrepared(uint32_t generation, absl::StatusOr<fabric::Offer> offer);

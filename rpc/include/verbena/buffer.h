@@ -2,9 +2,8 @@
 // Buffer: a range of memory with shared ownership, on the host or on another device. Copying
 // shares; when the last copy and every lease of it to a peer are gone, the memory is released.
 //
-//   auto buffer = verbena::Buffer::Allocate(1 << 20);                        // from the pools: the
-//   fastest to send auto mine = verbena::Buffer::Wrap(p, n, [owner] { owner->Done(); });     //
-//   yours, until the callback runs
+//   auto buffer = verbena::Buffer::Allocate(1 << 20);  // from the pools: the fastest to send
+//   auto mine = verbena::Buffer::Wrap(p, n, [owner] { owner->Done(); });  // until that has run
 //
 // Memory that you wrap goes fastest when it is registered (RegisterMemory) for as long as it is
 // used.

@@ -4,7 +4,8 @@
 //   absl::StatusOr<HelloReply> r = stub.SayHello(request).Get();     // block
 //   absl::StatusOr<HelloReply> r = co_await stub.SayHello(request);  // await
 //   stub.SayHello(request).Then([](absl::StatusOr<HelloReply> r) { ... });
-// Dropping a Call cancels it, without blocking; nothing dangles.
+// Dropping a Call cancels it, without blocking; nothing dangles. Any thread; not concurrently on
+// one object.
 #include <coroutine>
 #include <cstddef>
 #include <type_traits>

@@ -20,10 +20,8 @@ namespace verbena {
 // and `managed` stays the caller's. Device types CPU, CUDA and CUDAHost (which becomes host
 // memory). No copy, no synchronisation: work that still writes the memory must have finished. Any
 // thread.
-//  - INVALID_ARGUMENT: what a tensor cannot be (rank, negative dimension, no data, a size that
-//  overflows).
-//  - UNIMPLEMENTED: another device type, a major version above 1, elements below a byte that are
-//  padded to one.
+//  - INVALID_ARGUMENT: what a tensor cannot be (rank, negative dimension, no data, an overflow).
+//  - UNIMPLEMENTED: another device type, a major version above 1, padded elements below a byte.
 absl::StatusOr<Tensor> FromDlpack(DLManagedTensor* managed);
 // The same; memory that is flagged read-only gives a read-only tensor.
 absl::StatusOr<Tensor> FromDlpack(DLManagedTensorVersioned* managed);

@@ -22,7 +22,7 @@ class StreamRef {
   absl::Status status() const;
 };
 
-// An operation already in `Get()`; Operation* is one reference.
+// An operation that has ended with this status. The result is one reference, the caller's.
 Operation* EndedOperation(absl::Status status);
 
 // One read or write. Neither copyable nor movable: it lives in the expression or variable that

@@ -3,8 +3,8 @@
 //
 //   VERBENA_ASSIGN_OR_RETURN(Tensor t, verbena::Tensor::Empty(verbena::kFloat32, {2, 3}));
 //   VERBENA_ASSIGN_OR_RETURN(absl::Span<float> values, t.MutableValues<float>());
-//   VERBENA_ASSIGN_OR_RETURN(Tensor row, t.Slice(verbena::TensorSlice(1, 2)));   // shares t's
-//   memory
+//   // Shares t's memory:
+//   VERBENA_ASSIGN_OR_RETURN(Tensor row, t.Slice(verbena::TensorSlice(1, 2)));
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,5 +1,6 @@
 #pragma once
-// Everything a user needs beside the generated headers.
+// Everything a user needs beside the generated headers. Not here, for few need them: dlpack.h,
+// testing.h.
 #include "verbena/generated.h"
 #include "verbena/runtime.h"
 #include "verbena/server.h"

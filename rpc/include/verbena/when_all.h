@@ -99,8 +99,8 @@ class WhenAllAwaiter {
 
 }  // namespace internal
 
-// All tasks run on the reactor of the caller. Their results, in order; void tasks give
-// std::monostate.
+// All tasks run on the reactor of the caller. Their results, in order, once all have ended; void
+// tasks give std::monostate. Where some have thrown, the first in their order is thrown on.
 template <class... T>
 Task<std::tuple<typename internal::WhenAllSlot<T>::type...>> WhenAll(Task<T>... tasks) {
   internal::WhenAllAwaiter<T...> all(tasks...);
