@@ -3,6 +3,7 @@
 // stamp counter where it is invariant (half the cost of clock_gettime), else CLOCK_MONOTONIC. The
 // two drift apart by some parts in 10^5, so never mix this with another clock: convert a duration,
 // not a point in time.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -39,6 +40,15 @@ inline int64_t SteadyNs() {
   }
 #endif
   return internal::SteadyNsSlow();
+}
+
+// So far off that it never comes, in 73 years; sums of a few of them do not overflow.
+inline constexpr int64_t kNeverNs = int64_t{1} << 61;
+
+// The point in time `ns` after `now_ns`, for durations that users give: they may be endless, or
+// negative.
+inline int64_t AfterNs(int64_t now_ns, int64_t ns) {
+  return now_ns + std::clamp(ns, -kNeverNs, kNeverNs);
 }
 
 }  // namespace verbena

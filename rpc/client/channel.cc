@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "rpc/base/clock.h"
 #include "rpc/base/fork.h"
 #include "rpc/client/channel_core.h"
 #include "rpc/client/unary_operation.h"
@@ -96,7 +97,8 @@ absl::Status Channel::WaitUntilReady(absl::Duration timeout) {
   RunInSeat(reactor, [&] {
     core_->AddReadyWaiter(&waiter);
     if (waiter.done.load(std::memory_order_relaxed) == 0 && timeout != absl::InfiniteDuration()) {
-      reactor.Arm(waiter.timer, reactor::Reactor::NowNs() + absl::ToInt64Nanoseconds(timeout));
+      reactor.Arm(waiter.timer,
+                  AfterNs(reactor::Reactor::NowNs(), absl::ToInt64Nanoseconds(timeout)));
     }
   });
   reactor.DriveUntil(waiter.done);
@@ -128,8 +130,7 @@ int64_t DeadlineNs(const CallOptions& options, const ChannelOptions& channel) {
     left = channel.default_timeout();
   }
   if (left == absl::InfiniteDuration()) return 0;
-  const int64_t ns = std::clamp<int64_t>(absl::ToInt64Nanoseconds(left), 1, int64_t{1} << 61);
-  return reactor::Reactor::NowNs() + ns;
+  return AfterNs(reactor::Reactor::NowNs(), std::max<int64_t>(absl::ToInt64Nanoseconds(left), 1));
 }
 
 }  // namespace

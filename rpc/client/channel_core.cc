@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "rpc/base/check.h"
+#include "rpc/base/clock.h"
 #include "rpc/base/fork.h"
 #include "rpc/base/limits.h"
 #include "rpc/client/unary_operation.h"
@@ -94,7 +95,7 @@ ChannelCore::ChannelCore(absl::string_view target, const ChannelOptions& options
                        ChannelCore* core = static_cast<CoreTimer*>(timer)->core;
                        core->state_ = State::kIdle;
                        // Reconnect only for those who wait; others start it with their next call.
-                       if (core->waiting_first_ != nullptr || !core->ready_waiters_.empty()) {
+                       if (!core->waiting_.empty() || !core->ready_waiters_.empty()) {
                          core->EnsureConnecting();
                        }
                      }),
@@ -131,11 +132,8 @@ void ChannelCore::StartInSeat(UnaryOperation& operation) {
     operation.Fail(last_error_);
     return;
   }
-  operation.waiting = true;
-  operation.next_waiting = nullptr;
-  (waiting_last_ != nullptr ? waiting_last_->next_waiting : waiting_first_) = &operation;
-  waiting_last_ = &operation;
-  if (operation.deadline_ns != 0) ArmWaitTimer();
+  waiting_.Add(operation);
+  if (operation.deadline_ns != 0) ArmWaitTimer(operation.deadline_ns);
   EnsureConnecting();
 }
 
@@ -196,76 +194,58 @@ void ChannelCore::EnterBackoff(const absl::Status& why) {
   last_error_ = why;
   state_ = State::kBackoff;
   const double jitter = absl::Uniform(random_, 1 - kBackoffJitter, 1 + kBackoffJitter);
-  reactor_->Arm(backoff_timer_, reactor_->now_ns() + absl::ToInt64Nanoseconds(backoff_ * jitter));
+  reactor_->Arm(backoff_timer_,
+                AfterNs(reactor_->now_ns(), absl::ToInt64Nanoseconds(backoff_ * jitter)));
   backoff_ = std::min(backoff_ * kBackoffFactor, options_.backoff_longest());
   TellReadyWaiters(why);
   FailWaiting(why, /*also_patient=*/why.code() == absl::StatusCode::kFailedPrecondition);
 }
 
 void ChannelCore::StartWaiting() {
-  UnaryOperation* operation = std::exchange(waiting_first_, nullptr);
-  waiting_last_ = nullptr;
   reactor_->Cancel(wait_timer_);
-  while (operation != nullptr) {
-    UnaryOperation* next = operation->next_waiting;
-    operation->waiting = false;
+  wait_due_ns_ = INT64_MAX;
+  while (UnaryOperation* const operation = waiting_.first()) {
+    waiting_.Remove(*operation);
     operation->GiveTo(*link_, transport_);
-    operation = next;
   }
 }
 
 void ChannelCore::FailWaiting(const absl::Status& why, bool also_patient) {
-  UnaryOperation* operation = std::exchange(waiting_first_, nullptr);
-  waiting_last_ = nullptr;
-  while (operation != nullptr) {
-    UnaryOperation* next = std::exchange(operation->next_waiting, nullptr);
-    if (operation->wait_for_ready() && !also_patient) {
-      (waiting_last_ != nullptr ? waiting_last_->next_waiting : waiting_first_) = operation;
-      waiting_last_ = operation;
-    } else {
-      operation->waiting = false;
-      operation->Fail(why);
-    }
-    operation = next;
+  for (UnaryOperation *operation = waiting_.first(), *next; operation != nullptr;
+       operation = next) {
+    next = operation->next_waiting;
+    if (operation->wait_for_ready() && !also_patient) continue;
+    waiting_.Remove(*operation);
+    operation->Fail(why);
   }
 }
 
-void ChannelCore::Forget(UnaryOperation& operation) {
-  UnaryOperation** link = &waiting_first_;
-  waiting_last_ = nullptr;
-  while (*link != nullptr) {
-    if (*link == &operation) {
-      *link = operation.next_waiting;
-    } else {
-      waiting_last_ = *link;
-      link = &(*link)->next_waiting;
-    }
-  }
-  operation.waiting = false;
-}
+void ChannelCore::Forget(UnaryOperation& operation) { waiting_.Remove(operation); }
 
-void ChannelCore::ArmWaitTimer() {
-  int64_t due = INT64_MAX;
-  for (UnaryOperation* o = waiting_first_; o != nullptr; o = o->next_waiting) {
-    if (o->deadline_ns != 0) due = std::min(due, o->deadline_ns);
-  }
-  if (due != INT64_MAX) reactor_->Arm(wait_timer_, due);
+void ChannelCore::ArmWaitTimer(int64_t due_ns) {
+  if (due_ns >= wait_due_ns_) return;
+  wait_due_ns_ = due_ns;
+  reactor_->Arm(wait_timer_, due_ns);
 }
 
 void ChannelCore::EndOverdue() {
+  wait_due_ns_ = INT64_MAX;
   const int64_t now = reactor_->now_ns();
-  UnaryOperation* operation = waiting_first_;
-  while (operation != nullptr) {
-    UnaryOperation* next = operation->next_waiting;
-    if (operation->deadline_ns != 0 && operation->deadline_ns <= now) {
-      Forget(*operation);
-      operation->Fail(absl::DeadlineExceededError(
-          absl::StrCat("the deadline passed while connecting to ", target_,
-                       last_error_.ok() ? "" : "; last error: ", last_error_.message())));
+  int64_t next_due_ns = INT64_MAX;
+  for (UnaryOperation *operation = waiting_.first(), *next; operation != nullptr;
+       operation = next) {
+    next = operation->next_waiting;
+    if (operation->deadline_ns == 0) continue;
+    if (operation->deadline_ns > now) {
+      next_due_ns = std::min(next_due_ns, operation->deadline_ns);
+      continue;
     }
-    operation = next;
+    waiting_.Remove(*operation);
+    operation->Fail(absl::DeadlineExceededError(
+        absl::StrCat("the deadline passed while connecting to ", target_,
+                     last_error_.ok() ? "" : "; last error: ", last_error_.message())));
   }
-  ArmWaitTimer();
+  ArmWaitTimer(next_due_ns);
 }
 
 void ChannelCore::OnCallEnded() {

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "rpc/client/waiting_calls.h"
 #include "rpc/reactor/reactor.h"
 #include "rpc/session/bootstrap.h"
 #include "rpc/session/session.h"
@@ -66,7 +67,7 @@ class ChannelCore final : public session::LinkOwner {
   void StartWaiting();
   void TellReadyWaiters(const absl::Status& status);
   void EnterBackoff(const absl::Status& why);
-  void ArmWaitTimer();
+  void ArmWaitTimer(int64_t due_ns);
   void EndOverdue();
   // Ends the core soon, never inline, if it is an orphan without calls.
   void MaybeEnd();
@@ -107,8 +108,8 @@ class ChannelCore final : public session::LinkOwner {
   bool closing_ = false;
   uint32_t old_links_ = 0;  // going away, their calls not over
   uint64_t calls_ = 0;      // started and not ended
-  UnaryOperation* waiting_first_ = nullptr;
-  UnaryOperation* waiting_last_ = nullptr;
+  WaitingCalls waiting_;
+  int64_t wait_due_ns_ = INT64_MAX;  // of wait_timer_; the earliest deadline of those that wait
   std::vector<ReadyWaiter*> ready_waiters_;
   CoreTimer backoff_timer_;
   CoreTimer wait_timer_;

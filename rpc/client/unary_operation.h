@@ -56,6 +56,7 @@ class UnaryOperation final : public Operation, public session::ClientCall {
   reactor::Work& start_work() { return start_work_; }
   // The channel's list of calls without a connection; free, the thread's.
   UnaryOperation* next_waiting = nullptr;
+  UnaryOperation** previous_waiting = nullptr;  // what points to it there
   bool waiting = false;
 
  private:

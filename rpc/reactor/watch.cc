@@ -199,7 +199,7 @@ Watch& Watch::Get() {
 
 void Watch::Post(Job job) { Loop::Get().PostAt(SteadyNs(), std::move(job)); }
 void Watch::PostAfter(absl::Duration delay, Job job) {
-  Loop::Get().PostAt(SteadyNs() + absl::ToInt64Nanoseconds(delay), std::move(job));
+  Loop::Get().PostAt(AfterNs(SteadyNs(), absl::ToInt64Nanoseconds(delay)), std::move(job));
 }
 void Watch::AddFd(int fd, uint32_t events, absl::AnyInvocable<void(uint32_t events)> callback) {
   Loop::Get().AddFd(fd, events, std::move(callback));

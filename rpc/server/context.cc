@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rpc/base/check.h"
+#include "rpc/base/clock.h"
 #include "rpc/reactor/reactor.h"
 #include "rpc/server/context_access.h"
 
@@ -59,7 +60,7 @@ class SleepState {
   // In the seat.
   static void Arm(reactor::Work* work) {
     SleepState* self = Of(work);
-    self->reactor_->Arm(self->timer_, self->reactor_->now_ns() + self->time_ns_);
+    self->reactor_->Arm(self->timer_, AfterNs(self->reactor_->now_ns(), self->time_ns_));
   }
   static void End(reactor::Work* work) {
     SleepState* self = Of(work);

@@ -210,7 +210,15 @@ void ServerCore::StopListening() {
   listener_.reset();
 }
 
+void ServerCore::CheckMayBlock() const {
+  VERBENA_CHECK(reactor::Reactor::Current() == nullptr,
+                "a server cannot be stopped on a reactor thread: its handlers run there");
+  VERBENA_CHECK(!workers_.OnWorker(),
+                "a server cannot be stopped by its blocking handler: it would wait for that");
+}
+
 void ServerCore::Drain(absl::Time deadline) {
+  CheckMayBlock();
   StopListening();
   const absl::Duration left = deadline - absl::Now();
   ForEachLink([](session::Link& link, int64_t deadline_ns) { link.Drain(deadline_ns); },
@@ -224,8 +232,7 @@ void ServerCore::Drain(absl::Time deadline) {
 }
 
 void ServerCore::Shutdown() {
-  VERBENA_CHECK(reactor::Reactor::Current() == nullptr,
-                "a server cannot be stopped on a reactor thread: its handlers run there");
+  CheckMayBlock();
   StopListening();
   {
     absl::MutexLock lock(&mutex_);
@@ -240,6 +247,7 @@ void ServerCore::Shutdown() {
 }
 
 void ServerCore::Wait() {
+  CheckMayBlock();
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(&stopped_));
 }

@@ -52,6 +52,8 @@ class ServerCore final : public session::RequestSink {
 
  private:
   absl::Status AddService(Service& service);
+  // Ends the process where handlers of the server run, which what follows would wait for.
+  void CheckMayBlock() const;
   void StopListening();
   // Runs `act` for each link in the seat of its reactor, and returns when all have run.
   void ForEachLink(void (*act)(session::Link& link, int64_t argument), int64_t argument);

@@ -4,6 +4,8 @@
 
 namespace verbena::internal {
 
+thread_local const WorkerPool* WorkerPool::current_ = nullptr;
+
 WorkerPool::~WorkerPool() {
   std::vector<std::thread> threads;
   {
@@ -24,6 +26,7 @@ bool WorkerPool::Submit(Job& job) {
 }
 
 void WorkerPool::Work() {
+  current_ = this;
   mutex_.Lock();
   for (;;) {
     ++idle_;

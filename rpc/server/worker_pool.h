@@ -24,12 +24,15 @@ class WorkerPool {
   // False: the queue is full; `job` is untouched. Any thread.
   bool Submit(Job& job);
   size_t queued_max() const { return queued_max_; }
+  // Whether this is one of its threads.
+  bool OnWorker() const { return current_ == this; }
 
  private:
   void Work();
   bool MayGoOn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !queue_.empty() || stopping_;
   }
+  static thread_local const WorkerPool* current_;
   const size_t threads_max_;
   const size_t queued_max_;
   absl::Mutex mutex_;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
+#include "rpc/base/clock.h"
 #include "rpc/base/limits.h"
 #include "rpc/base/log.h"
 #include "rpc/session/engine_impl.h"
@@ -37,9 +38,10 @@ LinkImpl::LinkImpl(EngineImpl& engine, uint64_t serial, const LinkSetup& setup, 
       proved_(std::move(proved)),
       writer_(*this, engine.dirty(), *setup.fabric, setup.id, SegmentOf(setup)),
       inline_max_(writer_.record_bytes_max() - wire::kRequestHeaderBytes),
-      reply_lease_age_max_ns_(absl::ToInt64Nanoseconds(
-          setup.reply_lease_age_max > absl::ZeroDuration() ? setup.reply_lease_age_max
-                                                           : engine.options().reply_lease_age_max)),
+      reply_lease_age_max_ns_(std::min(
+          kNeverNs, absl::ToInt64Nanoseconds(setup.reply_lease_age_max > absl::ZeroDuration()
+                                                 ? setup.reply_lease_age_max
+                                                 : engine.options().reply_lease_age_max))),
       lanes_(*this),
       transfers_(*this),
       client_(*this, OpenMaxOf(setup)),

@@ -126,6 +126,10 @@ class Server {
   // but a reactor's.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
   // Shutdown().
+  //
+  // Neither it nor the others may be called where handlers or callbacks run (a reactor's thread, or
+  // a handler of this server's that is marked blocking): they wait for those, so the process ends
+  // with a message instead. Post it to a thread of the application's.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -133,7 +137,7 @@ class Server {
   // The address that was bound, e.g. "127.0.0.1:43210".
   const std::string& address() const;
   // Tells clients to go elsewhere, refuses new calls, lets running ones finish until `deadline`,
-  // then revokes and closes. Blocks until all is over. Any thread but a reactor's.
+  // then revokes and closes. Blocks until all is over.
   void Drain(absl::Time deadline);
   // At once: running calls are cancelled, their clients get UNAVAILABLE. Returns when no handler
   // runs any more: handlers that look at their context end it sooner. Any thread but a reactor's.
