@@ -1,7 +1,9 @@
 // What a Parcel does with descriptors: attaching, packing for the wire, binding what was received.
 #include "verbena/parcel.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
@@ -48,7 +50,13 @@ class Packer final : public DescriptorVisitor {
  public:
   Packer(const ParcelBase& parcel, MessageWriter& out)
       : stamp_(ParcelAccess::Stamp(parcel)), table_(ParcelAccess::Table(parcel)), out_(out) {}
-  void Visit(const v1::Tensor& tensor, const char* field) override { See(tensor.ticket(), field); }
+  void Visit(const v1::Tensor& tensor, const char* field) override {
+    See(tensor.ticket(), field);
+    if (status_.ok() && DType::FromWord(tensor.dtype()).bits() == 0) {
+      status_ = absl::FailedPreconditionError(
+          absl::StrCat(field, ": what was attached is no tensor, it has no dtype"));
+    }
+  }
   void Visit(const v1::Buffer& buffer, const char* field) override { See(buffer.ticket(), field); }
   const absl::Status& status() const { return status_; }
 
@@ -72,17 +80,19 @@ class Packer final : public DescriptorVisitor {
       return;
     }
     if (slot.local.bytes() == 0) return;  // nothing to read: the receiver knows by the descriptor
-    for (const uint64_t seen : seen_) {
-      if (seen == ticket) return;  // named twice, travels once
-    }
-    seen_.push_back(ticket);
+    const uint64_t slot_number = ticket & kSlotMask;
+    if (slot_number / 64 >= seen_.size()) seen_.resize(slot_number / 64 + 1);
+    uint64_t& seen = seen_[slot_number / 64];
+    const uint64_t bit = uint64_t{1} << slot_number % 64;
+    if ((seen & bit) != 0) return;  // named twice, travels once
+    seen |= bit;
     status_ = out_.AddPayload(ticket, slot.local, field);
   }
 
   const uint64_t stamp_;
   ParcelTable* const table_;
   MessageWriter& out_;
-  absl::InlinedVector<uint64_t, 4> seen_;
+  absl::InlinedVector<uint64_t, 4> seen_;  // a bit for each slot
   absl::Status status_;
 };
 
@@ -108,9 +118,8 @@ class Binder final : public DescriptorVisitor {
  private:
   uint64_t See(uint64_t ticket, absl::FunctionRef<bool()> empty, const char* field) {
     if (!status_.ok()) return 0;
-    for (size_t i = 0; ticket != 0 && i < entries_.size(); ++i) {
-      if (entries_[i].ticket == ticket) return stamp_ | (i + 1);
-    }
+    const size_t index = ticket == 0 ? entries_.size() : IndexOf(ticket);
+    if (index < entries_.size()) return stamp_ | (index + 1);
     if (ticket != 0 && empty()) {
       ParcelSlot slot;
       slot.here = true;
@@ -121,9 +130,27 @@ class Binder final : public DescriptorVisitor {
     return 0;
   }
 
+  // Of the first payload with the ticket; past the end: none has it. The peer decides how many
+  // payloads there are and how often each is named.
+  size_t IndexOf(uint64_t ticket) {
+    if (entries_.size() <= kFewEntries) {
+      size_t index = 0;
+      while (index < entries_.size() && entries_[index].ticket != ticket) ++index;
+      return index;
+    }
+    if (sorted_.empty()) {
+      for (size_t i = 0; i < entries_.size(); ++i) sorted_.emplace_back(entries_[i].ticket, i);
+      std::sort(sorted_.begin(), sorted_.end());
+    }
+    const auto it = std::lower_bound(sorted_.begin(), sorted_.end(), std::pair(ticket, size_t{0}));
+    return it != sorted_.end() && it->first == ticket ? it->second : entries_.size();
+  }
+
+  static constexpr size_t kFewEntries = 16;  // looked through as they are
   const uint64_t stamp_;
   ParcelTable& table_;
   absl::Span<const session::PayloadSet::Entry> entries_;
+  std::vector<std::pair<uint64_t, size_t>> sorted_;  // tickets and their places
   absl::Status status_;
 };
 

@@ -210,13 +210,16 @@ TEST_CASE("tensors that are none are refused, and the field is named", "[client]
   Inference inference;
   Tensor given = FloatTensor({1, 2, 3, 4});
   Tensor moved = std::move(given);
-  for (const Tensor& none : {Tensor(), given}) {  // NOLINT(bugprone-use-after-move)
+  for (const bool default_made : {true, false}) {
+    INFO(default_made);
+    const Tensor& none = default_made ? Tensor() : given;  // NOLINT(bugprone-use-after-move)
     Parcel<test::InferRequest> parcel;
     parcel.Attach(*parcel->mutable_input(), none);
     const absl::Status status = inference.stub.Infer(std::move(parcel)).Get().status();
     INFO(status);
     CHECK(absl::IsFailedPrecondition(status));
-    CHECK(std::string(status.message()).find("input") != std::string::npos);
+    CHECK(std::string(status.message()).find("InferRequest.input: ") != std::string::npos);
+    CHECK(std::string(status.message()).find("peer") == std::string::npos);
   }
   // Freed by its owner: the parcel has what it needs.
   Parcel<test::InferRequest> parcel;

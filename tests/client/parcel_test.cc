@@ -130,6 +130,27 @@ TEST_CASE("attaching again replaces; copies of the message still mean its parcel
   REQUIRE_CODE(blank.Fetch(blank->input()).Get().status(), kInvalidArgument);
 }
 
+TEST_CASE("descriptors are found among the payloads whatever their numbers are",
+          "[client][parcel][hostile]") {
+  constexpr int kPayloads = 4095, kCopies = 1'000'000;
+  Nested nested;
+  nested.mock.on_Echo = [](ServerContext&, const Parcel<Batch>& request,
+                           Parcel<Batch>& reply) -> Task<Status> {
+    reply->set_text(absl::StrCat(request->items_size()));
+    return absl::OkStatus();
+  };
+  Parcel<Batch> parcel;
+  for (int i = 0; i < kPayloads; ++i) parcel.Attach(*parcel->add_items(), FloatTensor({1}));
+  // A peer may name the last of them as often as a message has room for.
+  const verbena::v1::Tensor last = parcel->items(kPayloads - 1);
+  for (int i = 0; i < kCopies; ++i) *parcel->add_items() = last;
+  const auto options = CallOptions().set_timeout(absl::Seconds(5) * kSlowdown);
+  const absl::StatusOr<Parcel<Batch>> reply = nested.stub.Echo(std::move(parcel), options).Get();
+  INFO(reply.status());
+  REQUIRE(reply.ok());
+  CHECK((*reply)->text() == absl::StrCat(kPayloads + kCopies));
+}
+
 TEST_CASE("a handler is tested without a server", "[client][parcel]") {
   struct Doubler final : test::Inference::Service {
     Task<Status> Infer(ServerContext&, const Parcel<InferRequest>& request,
