@@ -22,9 +22,7 @@ void ClientExchange::OnLeasesEnded() {
   request.DropGroup();
   if (!ending && error != Error::kOk && (step == Step::kLeasing || step == Step::kReady)) {
     ending = true;
-    end_status = error == Error::kLaneDown
-                     ? absl::UnavailableError("the bulk lane stays down")
-                     : absl::ResourceExhaustedError("the transport cannot lease the payloads");
+    end_status = WhyNotLeased(error, "the payloads");
   }
   calls.Settle(*this);
 }

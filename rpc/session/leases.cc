@@ -1,5 +1,6 @@
 #include "rpc/session/leases.h"
 
+#include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/session/engine_impl.h"
 #include "rpc/session/link_impl.h"
@@ -237,6 +238,17 @@ void LeaseGroup::Notify() {
   } else if (usable()) {
     told_leased_ = true;
     holder_.OnLeased();
+  }
+}
+
+absl::Status WhyNotLeased(Error error, absl::string_view what) {
+  switch (error) {
+    case Error::kLaneDown:
+      return absl::UnavailableError("the bulk lane stays down");
+    case Error::kLinkDown:
+      return absl::UnavailableError(absl::StrCat("the peer is gone, nobody can READ ", what));
+    default:
+      return absl::ResourceExhaustedError(absl::StrCat("the transport cannot lease ", what));
   }
 }
 

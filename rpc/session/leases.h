@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "rpc/base/ids.h"
 #include "rpc/base/slot_table.h"
 #include "rpc/fabric/fabric.h"
@@ -114,5 +116,9 @@ class LeaseGroup : public ListNode<LeaseGroup> {
   int64_t force_due_ns_ = 0;
   int64_t age_due_ns_ = 0;
 };
+
+// What a group's error means for the call that needed `what` leased: UNAVAILABLE where the peer or
+// its lane is gone, else RESOURCE_EXHAUSTED.
+absl::Status WhyNotLeased(Error error, absl::string_view what);
 
 }  // namespace verbena::session

@@ -106,10 +106,16 @@ void Proof::OnDone(const absl::Status& status) {
   if (!link_.up()) return;
   std::byte expected[wire::kPatternBytes];
   wire::FillPattern(pattern_.seed, expected);
-  if (!status.ok() || std::memcmp(expected, theirs_.data(), wire::kPatternBytes) != 0) {
-    link_.BeginClose(absl::FailedPreconditionError(
-        status.ok() ? "the pattern READ from the peer is wrong"
-                    : absl::StrCat("the pattern READ failed: ", status.ToString())));
+  if (!status.ok()) {
+    // A peer that died is not one that cannot.
+    const bool gone = absl::IsUnavailable(status) || absl::IsDataLoss(status);
+    link_.BeginClose(
+        absl::Status(gone ? absl::StatusCode::kUnavailable : absl::StatusCode::kFailedPrecondition,
+                     absl::StrCat("the pattern READ failed: ", status.ToString())));
+    return;
+  }
+  if (std::memcmp(expected, theirs_.data(), wire::kPatternBytes) != 0) {
+    link_.BeginClose(absl::FailedPreconditionError("the pattern READ from the peer is wrong"));
     return;
   }
   read_ok_ = true;
@@ -137,8 +143,10 @@ void Proof::OnLeasesEnded() {
   const Error error = group_->error();
   group_.reset();
   mine_.Reset();
-  if (error != Error::kOk)
-    link_.BeginClose(absl::FailedPreconditionError("the transport cannot lease memory"));
+  if (error == Error::kOk) return;
+  link_.BeginClose(error == Error::kUnsupported
+                       ? absl::FailedPreconditionError("the transport cannot lease memory")
+                       : WhyNotLeased(error, "memory"));
 }
 
 void Proof::Expire(int64_t now_ns) {

@@ -70,22 +70,6 @@ bool ServerCalls::StageReady(ServerExchange& exchange) {
   return true;
 }
 
-namespace {
-
-absl::Status WhyNotLeased(Error error) {
-  switch (error) {
-    case Error::kOk:
-      return absl::UnavailableError(
-          "the client did not let the reply's payloads leave within their maximum age");
-    case Error::kLaneDown:
-      return absl::UnavailableError("the bulk lane stays down");
-    default:
-      return absl::ResourceExhaustedError("the transport cannot lease the reply's payloads");
-  }
-}
-
-}  // namespace
-
 void ServerCalls::OnReplyLeasesEnded(ServerExchange& exchange) {
   const Error error = exchange.reply->group()->error();
   exchange.reply->DropGroup();
@@ -94,7 +78,11 @@ void ServerCalls::OnReplyLeasesEnded(ServerExchange& exchange) {
     return;
   }
   // They never became usable, or could not leave.
-  ReplaceReply(exchange, WhyNotLeased(error));
+  ReplaceReply(exchange,
+               error != Error::kOk
+                   ? WhyNotLeased(error, "the reply's payloads")
+                   : absl::UnavailableError("the client did not let the reply's payloads leave "
+                                            "within their maximum age"));
   exchange.step = ServerExchange::Step::kReady;
   ready_.PushBack(exchange);
   Resume();

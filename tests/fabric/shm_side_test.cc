@@ -3,7 +3,9 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 
 #include "tests/fabric/shm_victim.h"
 
@@ -191,6 +193,20 @@ TEST_CASE("a READ from memory with holes makes no more of it than the READ needs
   CHECK(victim.Read(key, kSparse - 4096, 128 << 10) == Error::kOutOfBounds);
   CHECK(made() <= 12 << 20);
   close(fd);
+}
+
+TEST_CASE("memory that cannot be exported since the peer is gone is refused for that", "[shm]") {
+  Victim victim;
+  REQUIRE(shutdown(victim.peer.channel->fd(), SHUT_RDWR) == 0);
+  const memory::RegionRef region = MakeSlab(1 << 20);
+  victim.fabric.Lease({1, 1}, kLink, {0, LaneRole::kOwner, 1}, region, region->base(), 4096);
+  // The export has failed before the fabric looks at the socket itself.
+  std::atomic<bool> tried{false};
+  victim.setup.Post([&] { tried = true; });
+  while (!tried) std::this_thread::yield();
+  auto& leased = victim.events.leased[LeaseSlot{1, 1}.word()];
+  REQUIRE(victim.Until([&] { return !leased.empty(); }));
+  CHECK(leased[0].error == Error::kLinkDown);
 }
 
 }  // namespace

@@ -78,6 +78,7 @@ void ShmFabric::OnExported(Link& link, uint64_t buffer, const absl::Status& stat
     link.exported.insert(std::upper_bound(link.exported.begin(), link.exported.end(), buffer),
                          buffer);
   }
+  const Error refusal = absl::IsUnavailable(status) ? Error::kLinkDown : Error::kUnsupported;
   std::vector<PendingLease> others;
   for (PendingLease& p : link.pending_leases) {
     if (p.region->buffer_id() != buffer) {
@@ -86,7 +87,7 @@ void ShmFabric::OnExported(Link& link, uint64_t buffer, const absl::Status& stat
       LeaseLive(p.slot, link, buffer, static_cast<uint64_t>(p.data - p.region->base()), p.bytes);
     } else {
       RecordOf(p.slot) = LeaseRecord();
-      events_.LeaseRefused(p.slot, Error::kUnsupported);
+      events_.LeaseRefused(p.slot, refusal);
     }
   }
   link.pending_leases = std::move(others);

@@ -167,8 +167,10 @@ absl::Status SideChannel::Send(const void* message, size_t bytes, int fd) {
   // A peer that takes no exports shall not hold up the setup thread.
   const ssize_t n = sendmsg(fd_, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (n == static_cast<ssize_t>(bytes)) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("shm: export of a slab: ", n < 0 ? strerror(errno) : "cut short"));
+  const std::string text =
+      absl::StrCat("shm: export of a slab: ", n < 0 ? strerror(errno) : "cut short");
+  const bool gone = n < 0 && (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN);
+  return gone ? absl::UnavailableError(text) : absl::ResourceExhaustedError(text);
 }
 
 absl::Status SideChannel::SendWithdrawal(uint64_t buffer) {

@@ -61,6 +61,7 @@ class SideChannel {
   // -1 when there is none.
   int peer_pidfd() const { return peer_pidfd_; }
 
+  // UNAVAILABLE: the peer is gone; RESOURCE_EXHAUSTED: it takes nothing more now.
   absl::Status SendExport(const memory::Region& region);
   absl::Status SendWithdrawal(uint64_t buffer);
   // Takes at most kMessagesPerTake of what has come: exports are kept as descriptors. Then maps
