@@ -1,4 +1,7 @@
 // Peers that say what is well formed, and at the wrong time, too often, or never.
+#include "absl/synchronization/notification.h"
+#include "rpc/reactor/service_threads.h"
+#include "rpc/session/link_impl.h"
 #include "tests/session/rogue.h"
 
 namespace verbena::session::testing {
@@ -65,6 +68,57 @@ TEST_CASE("lanes that are offered again and again close the link", "[session][ho
   }
   CHECK(sent < 100);
   rogue.ExpectClosed(absl::StatusCode::kResourceExhausted, "LANE_OFFER");
+}
+
+// Keeps the setup thread until it is destroyed.
+class HeldSetup {
+ public:
+  HeldSetup() {
+    reactor::PostSetup([this] {
+      held_.Notify();
+      let_go_.WaitForNotification();
+      over_.Notify();
+    });
+    held_.WaitForNotification();
+  }
+  ~HeldSetup() {
+    let_go_.Notify();
+    over_.WaitForNotification();
+  }
+
+ private:
+  absl::Notification held_, let_go_, over_;
+};
+
+TEST_CASE("a lane's LANE_READY counts once, however often it is said", "[session][hostile]") {
+  Rogue rogue({}, fabric::Side::kClient, WithLanes());
+  rogue.Prove();
+  rogue.grants = true;
+  rogue.answers_offers = false;
+  rogue.mine.BreakLane(rogue.id, rogue.reader_lane);
+  rogue.Send(Rogue::LaneRecord(RecordType::kLaneDown, rogue.reader_lane, {}));
+  REQUIRE(rogue.Run([&] { return rogue.came[RecordType::kLaneOffer] == 2; }));
+  rogue.reader_lane.generation += 1;
+  const std::string blob = rogue.mine.PrepareLane(rogue.id, rogue.reader_lane)->blob;
+  LinkImpl& link = LinkImpl::Of(*rogue.link());
+  {
+    const HeldSetup held;
+    std::vector<std::byte> again;
+    for (int i = 0; i < 20; ++i) {
+      again = again + Rogue::LaneRecord(RecordType::kLaneReady, rogue.reader_lane, blob);
+    }
+    rogue.Send(again);
+    rogue.Run([] { return false; });
+    // Expect: one job that completes it; each takes the time of a thread that all links share.
+    CHECK(link.setup_jobs == 1);
+  }
+  REQUIRE(rogue.Run([&] { return link.lanes().owner_up(); }));
+  // Nor once it is up.
+  rogue.Send(Rogue::LaneRecord(RecordType::kLaneReady, rogue.reader_lane, blob));
+  rogue.Run([] { return false; });
+  CHECK(link.setup_jobs == 0);
+  CHECK(link.lanes().owner_up());
+  CHECK_FALSE(rogue.down);
 }
 
 TEST_CASE("a payload whose keys never come ends its fetches", "[session][hostile]") {
