@@ -24,6 +24,8 @@ std::shared_ptr<Channel> ChannelTo(const ServerPeer& server, const std::string& 
                              absl::Milliseconds(10), absl::Milliseconds(50)));
 }
 
+constexpr int kFetches = 4;
+
 double MsSince(absl::Time then) { return absl::ToDoubleMilliseconds(absl::Now() - then); }
 
 // Ends of calls, counted for each.
@@ -113,38 +115,59 @@ TEST_CASE("the death of one server is not noticed by calls to another", "[system
   }
 }
 
+// From the kill of a server to the last end of the fetches from it. Its successor on the same
+// address is found by the old channel. `interrupted`: fetches that the kill ended.
+double KillUnderReads(const std::string& transport, int& interrupted) {
+  auto server = std::make_unique<ServerPeer>();
+  const std::string address = server->address();
+  const std::shared_ptr<Channel> channel = ChannelTo(*server, transport);
+  test::Peer::Stub stub(channel);
+  test::GiveRequest request;
+  request.set_bytes(64 << 20);
+  absl::StatusOr<Parcel<test::GiveReply>> reply = stub.Give(request).Get();
+  REQUIRE(reply.ok());
+  {
+    // Memory for them is there: what follows are READs alone.
+    std::vector<absl::StatusOr<Buffer>> before;
+    for (int i = 0; i < kFetches; ++i) {
+      before.push_back(reply->Fetch((*reply)->payload()).Get());
+      REQUIRE(before.back().ok());
+    }
+  }
+  std::vector<Call<Buffer>> fetches;
+  for (int i = 0; i < kFetches; ++i) fetches.push_back(reply->Fetch((*reply)->payload()));
+  absl::SleepFor(absl::Milliseconds(2));
+  const absl::Time killed = absl::Now();
+  server->KillSoon();
+  // Expect: each fetch ends; one that was done already is good, the others say why.
+  for (Call<Buffer>& fetch : fetches) {
+    const absl::Status status = fetch.Get().status();
+    CHECK((status.ok() || absl::IsUnavailable(status)));
+    interrupted += absl::IsUnavailable(status);
+  }
+  const double took_ms = MsSince(killed);
+  server->Kill();
+  CHECK(absl::IsUnavailable(reply->Fetch((*reply)->payload()).Get().status()));
+  ServerPeer successor(address);
+  REQUIRE(Within(absl::Seconds(5), [&] { return stub.Echo({}).Get().ok(); }));
+  CHECK(channel->status().transport == transport);
+  return took_ms;
+}
+
 TEST_CASE("kill -9 of a server under READs ends them, and its successor is found", "[system]") {
   for (const std::string transport : {"shm", "tcp"}) {
     INFO(transport);
-    const double best_ms =
-        BestMs(absl::StrCat("kill -9 under READs, ", transport).c_str(), kDeathMs, [&] {
-          auto server = std::make_unique<ServerPeer>();
-          const std::string address = server->address();
-          const std::shared_ptr<Channel> channel = ChannelTo(*server, transport);
-          test::Peer::Stub stub(channel);
-          test::GiveRequest request;
-          request.set_bytes(64 << 20);
-          absl::StatusOr<Parcel<test::GiveReply>> reply = stub.Give(request).Get();
-          REQUIRE(reply.ok());
-          std::vector<Call<Buffer>> fetches;
-          for (int i = 0; i < 4; ++i) fetches.push_back(reply->Fetch((*reply)->payload()));
-          absl::SleepFor(absl::Milliseconds(5));
-          const absl::Time killed = absl::Now();
-          server->KillSoon();
-          // Expect: each fetch ends; one that was done already is good, the others say why.
-          for (Call<Buffer>& fetch : fetches) {
-            const absl::Status status = fetch.Get().status();
-            CHECK((status.ok() || absl::IsUnavailable(status)));
-          }
-          const double took_ms = MsSince(killed);
-          server->Kill();
-          CHECK(absl::IsUnavailable(reply->Fetch((*reply)->payload()).Get().status()));
-          // Expect: a new server on the old address is found by the old channel.
-          ServerPeer successor(address);
-          REQUIRE(Within(absl::Seconds(5), [&] { return stub.Echo({}).Get().ok(); }));
-          CHECK(channel->status().transport == transport);
-          return took_ms;
-        });
+    const std::string what = absl::StrCat("kill -9 under READs, ", transport);
+    const double best_ms = BestMs(what.c_str(), kDeathMs, [&] {
+      // READs may all be over before a busy machine gets to the kill; then it is of no use.
+      int interrupted = 0;
+      double took_ms = 0;
+      for (int i = 0; i < 10 && interrupted == 0; ++i) {
+        took_ms = KillUnderReads(transport, interrupted);
+      }
+      REQUIRE(interrupted > 0);
+      return took_ms;
+    });
     CHECK(best_ms <= kDeathMs * kSlowdown);
   }
 }

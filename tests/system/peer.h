@@ -9,6 +9,9 @@ namespace verbena::system_test {
 
 int RunServer(const std::vector<std::string>& arguments);
 int RunClient(const std::vector<std::string>& arguments);
+// peer_handshake.cc
+int RunHalfClient(const std::vector<std::string>& arguments);
+int RunHalfServer(const std::vector<std::string>& arguments);
 
 // The words of the next command; empty at the end of the input.
 std::vector<std::string> NextCommand();

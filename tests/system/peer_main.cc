@@ -42,6 +42,8 @@ int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.size() >= 2 && arguments[0] == "server") return RunServer(arguments);
   if (arguments.size() == 3 && arguments[0] == "client") return RunClient(arguments);
+  if (arguments.size() == 4 && arguments[0] == "half_client") return RunHalfClient(arguments);
+  if (arguments.size() == 3 && arguments[0] == "half_server") return RunHalfServer(arguments);
   std::cerr << "system_peer server ADDRESS [OPTION VALUE]... | client ADDRESS TRANSPORT\n";
   return 2;
 }
