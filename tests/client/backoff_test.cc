@@ -55,9 +55,8 @@ TEST_CASE("a channel waits between its attempts, longer each time, up to the lon
   REQUIRE(Eventually([&] { return slammer.attempts() >= 5; }));
   const int attempts = slammer.attempts();
   const absl::Duration took = absl::Now() - began;
-  // 20, 32, 40, 40 ms, each 20 % shorter at the most.
-  CHECK(attempts == 5);
-  CHECK(took >= 0.8 * absl::Milliseconds(132));
+  // 20, 32, 40, 40, ... ms, each 20 % shorter at the most. A busy machine may see more than five.
+  CHECK(took >= 0.8 * (absl::Milliseconds(20 + 32) + absl::Milliseconds(40) * (attempts - 3)));
   CHECK_FALSE(call.done());
 }
 
