@@ -103,6 +103,27 @@ TEST_CASE("offers with wrong descriptors are refused, each with its reason", "[s
   refused("can block", 1, eventfd(0, 0));
 }
 
+TEST_CASE("offers of another version or other sizes are refused with both values",
+          "[shm][hostile]") {
+  const auto refusal = [](size_t at, const std::string& bytes) {
+    Victim victim(false);
+    victim.offer.blob.replace(at, bytes.size(), bytes);
+    const absl::Status status =
+        victim.fabric.Complete(kLink, std::move(victim.offer), victim.sockets.client);
+    REQUIRE(absl::IsInvalidArgument(status));
+    return std::string(status.message());
+  };
+  const auto says = [](const std::string& text, const std::string& words) {
+    INFO(text);
+    CHECK(text.find(words) != std::string::npos);
+  };
+  says(refusal(0, "HTTP"), "begins with 0x50545448, not 0x");
+  says(refusal(4, "\x07"), "version 7, this process has 1");
+  says(refusal(8, std::string("\x03\0\0\0", 4)), "rings of 3 lines");
+  says(refusal(12, std::string("\x04\0\0\0", 4)), "4 leases, this process has ");
+  says(refusal(0, std::string(100, 'x')), "an offer of 100 bytes, needs 40");
+}
+
 TEST_CASE("an offer of another's memory does not prove the mapping", "[shm][hostile]") {
   Victim victim(false);
   Victim stranger(false);

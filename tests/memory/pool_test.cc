@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstring>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "rpc/base/log.h"
 #include "rpc/memory/helpers.h"
 #include "rpc/memory/known_regions.h"
 #include "tests/catch.h"
@@ -54,6 +56,22 @@ TEST_CASE("blocks of every size are aligned and lie in their region", "[pool]") 
   }
   blocks.clear();
   CHECK(pool.stats().used_bytes == 0);
+}
+
+TEST_CASE("each slab is said once in the log, with its pages", "[pool]") {
+  std::vector<std::string> lines;
+  SetLogSink([&](LogLevel, absl::string_view line) { lines.emplace_back(line); });
+  SetLogLevel(LogLevel::kInfo);
+  {
+    SlabPool pool(Small());
+    const Block first = Take(pool, 100);
+    const Block second = Take(pool, 100);
+  }
+  SetLogLevel(LogLevel::kWarning);
+  SetLogSink({});
+  REQUIRE(lines.size() == 1);
+  CHECK_THAT(lines[0], Catch::Contains("slab of 2 MiB on huge pages") ||
+                           Catch::Contains("slab of 2 MiB on small pages"));
 }
 
 TEST_CASE("memory comes back whole when its blocks die", "[pool]") {

@@ -30,7 +30,12 @@ absl::StatusOr<OfferBlob> Decode(absl::string_view blob) {
         absl::StrCat("shm: an offer of ", blob.size(), " bytes, needs ", sizeof offer));
   }
   memcpy(&offer, blob.data(), sizeof offer);
-  if (offer.magic != OfferBlob::kMagic || offer.version != OfferBlob::kVersion) {
+  if (offer.magic != OfferBlob::kMagic) {
+    return absl::InvalidArgumentError(absl::StrCat("shm: an offer that begins with 0x",
+                                                   absl::Hex(offer.magic), ", not 0x",
+                                                   absl::Hex(OfferBlob::kMagic)));
+  }
+  if (offer.version != OfferBlob::kVersion) {
     return absl::InvalidArgumentError(absl::StrCat("shm: an offer of version ", offer.version,
                                                    ", this process has ", OfferBlob::kVersion));
   }
