@@ -247,6 +247,41 @@ TEST_CASE("a revocation does not wait for a reader that does not read", "[tcp][h
   REQUIRE(lost > 0);
 }
 
+TEST_CASE("bulk lanes let what frames woke run first, but not twice in a row", "[tcp]") {
+  TcpPeer peer;
+  const int control = peer.Connect(kLink);
+  const int bulk = peer.OpenLane(kLink, kOwner);
+  const memory::RegionRef region = MakeForeign(64);
+  const fabric::RemoteKey key = Lease(peer, {1, 1}, region);
+  constexpr size_t kAnswerBytes = tcp::kAnswerBytes + 64 + tcp::kTrailerBytes;
+  uint32_t sequence = 0;
+  const auto request = [&] {
+    SendBytes(bulk, RequestBytes({sequence++, 64, {key.words[0], key.words[1]}, 0}));
+  };
+  const auto answered_bytes = [bulk] {
+    int readable = 0;
+    REQUIRE(ioctl(bulk, FIONREAD, &readable) == 0);
+    return static_cast<size_t>(readable);
+  };
+  // Both sockets are looked at in each poll from now on.
+  SendBytes(control, FrameBytes(64, 'f'));
+  request();
+  REQUIRE(peer.Receive(bulk, kAnswerBytes).size() == kAnswerBytes);
+  REQUIRE(peer.Until([&] { return peer.events.frames[kLink].size() == 1; }));
+  peer.Settle(10);
+  // A frame and a READ come at once. Expect: the frame in this poll, the answer in the next.
+  SendBytes(control, FrameBytes(64, 'f'));
+  request();
+  peer.Settle(1);
+  REQUIRE(peer.events.frames[kLink].size() == 2);
+  REQUIRE(answered_bytes() == 0);
+  // Another frame. Expect: the answer all the same.
+  SendBytes(control, FrameBytes(64, 'f'));
+  peer.Settle(1);
+  REQUIRE(peer.events.frames[kLink].size() == 3);
+  REQUIRE(answered_bytes() == kAnswerBytes);
+}
+
 TEST_CASE("connections within a host are not paced, others are as the system has it", "[tcp]") {
   const auto control_of = [](int fd) {
     char name[16] = {};

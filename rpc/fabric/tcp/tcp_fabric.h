@@ -164,11 +164,12 @@ class TcpFabric final : public Fabric {
   std::vector<LaneBreak> lane_breaks_;  // reported when their copies have ended
   Events events_;
   uint64_t ticks_ = 0;
-  uint32_t busy_ticks_ = 0;  // counts down since frames last came
-  bool scan_ = false;        // epoll may have something
-  size_t unscanned_ = 0;     // direct reads since it was asked
-  bool was_armed_ = false;   // since hot links were looked through
-  int64_t armed_ns_ = 0;     // when it was armed last
+  bool bulk_waited_ = false;  // in this tick
+  uint32_t busy_ticks_ = 0;   // counts down since frames last came
+  bool scan_ = false;         // epoll may have something
+  size_t unscanned_ = 0;      // direct reads since it was asked
+  bool was_armed_ = false;    // since hot links were looked through
+  int64_t armed_ns_ = 0;      // when it was armed last
 };
 
 }  // namespace verbena::fabric::tcp

@@ -141,7 +141,9 @@ bool TcpFabric::PollAll(EventSink& sink) {
   }
   if (!backlogged_.empty()) [[unlikely]]
     any |= FlushBacklogs();
-  if (!engaged_.empty()) any |= PollLanes();
+  // What frames woke runs after this poll: bulk lanes let it, but not twice in a row.
+  bulk_waited_ = any && !bulk_waited_ && !engaged_.empty();
+  if (!engaged_.empty() && !bulk_waited_) any |= PollLanes();
   if (copies_.busy() || !uncopied_.empty()) [[unlikely]]
     any |= PollCopies();
   if (buffers_came_back_ && !want_buffer_.empty()) [[unlikely]]
