@@ -146,7 +146,7 @@ Operation* StartUnary(Channel& channel, const MethodInfo& method, const void* re
       options.timed() || core.times_calls() ? DeadlineNs(options, core.options()) : 0;
   operation->reply_bytes_max =
       method.reply_bytes_max != 0 ? method.reply_bytes_max : core.options().reply_bytes_max();
-  operation->writer().Prepare(core.stage_foreign(), method.request_bytes_max);
+  operation->writer().Prepare(core.staged_bytes_max(), method.request_bytes_max);
   absl::Status status = method.request->encode(request, operation->writer());
   if (status.ok()) status = operation->SetOptions(options);
   if (!status.ok()) {

@@ -165,7 +165,7 @@ void ChannelCore::OnLinkUp(session::Link& link) {
   backoff_ = options_.backoff_first();
   fabric::Fabric* fabric = engine_->FindFabric(link.info().transport);
   transport_ = fabric != nullptr ? fabric->traits().name : absl::string_view();
-  stage_foreign_.store(transport_ != "tcp", std::memory_order_relaxed);
+  staged_bytes_max_.store(link.info().staged_bytes_max, std::memory_order_relaxed);
   TellReadyWaiters(absl::OkStatus());
   StartWaiting();
 }

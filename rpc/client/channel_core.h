@@ -32,8 +32,9 @@ class ChannelCore final : public session::LinkOwner {
   // Whether calls without a deadline of their own have one.
   bool times_calls() const { return times_calls_; }
   reactor::Reactor& reactor() const { return *reactor_; }
-  // Whether memory unknown to the library is worth staging: not where the owner's CPU serves READs.
-  bool stage_foreign() const { return stage_foreign_.load(std::memory_order_relaxed); }
+  // Of the link there was last, see session::LinkInfo. Before the first nobody knows what the peer
+  // will reach, so what is not too large is staged.
+  uint64_t staged_bytes_max() const { return staged_bytes_max_.load(std::memory_order_relaxed); }
   // Starts it in the seat if that is free, else by the inbox.
   void Start(UnaryOperation& operation);
   // The public Channel is gone.
@@ -96,7 +97,7 @@ class ChannelCore final : public session::LinkOwner {
   absl::StatusOr<std::string> address_;
   reactor::Reactor* const reactor_;
   session::Engine* const engine_;
-  std::atomic<bool> stage_foreign_{true};
+  std::atomic<uint64_t> staged_bytes_max_{4 << 20};
 
   State state_ = State::kIdle;
   session::Link* link_ = nullptr;

@@ -130,6 +130,9 @@ class Fabric {
   // Between Complete and Start: which ways of READ were proved, and which are off with their
   // reason; for people.
   virtual std::string ReadWays(LinkId) const { return {}; }
+  // Once the link is proved: memory that the library did not allocate is better copied into the
+  // pools, and leased there, up to this size. 0: the peer reads it best where it lies.
+  virtual uint64_t StagedBytesMax(LinkId) const { return 0; }
   // [S] A bulk lane, where traits().prepares_lanes. The owner's end prepares first. A successor may
   // be prepared while its predecessor is still on its way down.
   virtual absl::StatusOr<Offer> PrepareLane(LinkId link, Lane lane) = 0;

@@ -159,7 +159,7 @@ void UnaryServerCall::CheckTrailing() {
 void UnaryServerCall::SendReply() {
   if (!ServerContextAccess::trailing(context_).empty()) CheckTrailing();
   if (status_.ok()) {
-    writer_.Prepare(method_.server->stage_foreign(*link_), method_.info->reply_bytes_max);
+    writer_.Prepare(link_->info().staged_bytes_max, method_.info->reply_bytes_max);
     status_ = method_.info->reply->encode(reply_, writer_);
   }
   session::Outgoing reply = writer_.outgoing();  // taken only where the status is OK

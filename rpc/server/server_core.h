@@ -34,11 +34,6 @@ class ServerCore final : public session::RequestSink {
   void Wait();
 
   WorkerPool& workers() { return workers_; }
-  // See MessageWriter: not where this CPU serves READs.
-  bool stage_foreign(const session::Link& link) const {
-    return link.info().revocation != fabric::Revocation::kTable;
-  }
-
   // A call is over for its link, but who waited on its context has still to be told. Shutdown waits
   // for it; the call touches nothing of the server after CallLeaves. In a reactor's seat.
   void CallLingers();

@@ -174,6 +174,7 @@ void LinkImpl::OnProved() {
   if (state_ != State::kProving) return;
   state_ = State::kUp;
   proved_up_ = true;
+  info_.staged_bytes_max = fabric_.StagedBytesMax(id_);
   if (owner_ != nullptr) owner_->OnLinkUp(*this);
   if (sink_ != nullptr) sink_->OnLinkUp(*this);
   Proved proved = std::move(proved_);

@@ -199,7 +199,8 @@ struct LinkInfo {
   std::string peer;       // address
   bool bounds_enforced = false;
   fabric::Revocation revocation = fabric::Revocation::kTable;
-  std::string read_ways;  // which READ ways were proved, and what is off with its reason
+  std::string read_ways;          // which READ ways were proved, and what is off with its reason
+  uint64_t staged_bytes_max = 0;  // see fabric::Fabric; once the link is up
 };
 
 class Link {

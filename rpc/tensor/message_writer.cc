@@ -53,7 +53,7 @@ absl::Status MessageWriter::AddPayload(uint64_t ticket, const Buffer& buffer, co
   payload.bytes = buffer.bytes();
   Kept kept{buffer, {}};
   const bool kernel_only = payload.region->fd() < 0 && payload.region->device().host_accessible();
-  if (stage_foreign_ && kernel_only && buffer.bytes() < kStagedBytesMax) {
+  if (kernel_only && buffer.bytes() <= staged_bytes_max_) {
     const bool now = memory::OnReactor();
     absl::StatusOr<memory::Block> staged =
         now ? memory::TryAllocateBlock(buffer.bytes()) : memory::AllocateBlock(buffer.bytes());

@@ -22,18 +22,16 @@ class MessageWriter {
  public:
   // Messages up to this need no memory of the pools.
   static constexpr size_t kInlineBytes = 512;
-  // Memory that peers can only reach through the kernel is copied to the pools first when it is
-  // smaller than this: measured 1.5 to 4 times faster than process_vm_readv.
-  static constexpr size_t kStagedBytesMax = size_t{4} << 20;
 
   MessageWriter() = default;
   MessageWriter(const MessageWriter&) = delete;
   MessageWriter& operator=(const MessageWriter&) = delete;
 
-  // `stage_foreign`: see kStagedBytesMax; not worth it where the owner's CPU serves READs.
-  // `bytes_max`: larger messages are refused; 0 = limits::kMessageBytesMax.
-  void Prepare(bool stage_foreign, uint64_t bytes_max) {
-    stage_foreign_ = stage_foreign;
+  // `staged_bytes_max`: memory that peers can only reach through the kernel is copied to the pools
+  // first up to this size, see session::LinkInfo. `bytes_max`: larger messages are refused; 0 =
+  // limits::kMessageBytesMax.
+  void Prepare(uint64_t staged_bytes_max, uint64_t bytes_max) {
+    staged_bytes_max_ = staged_bytes_max;
     bytes_max_ = bytes_max != 0 ? bytes_max : limits::kMessageBytesMax;
   }
 
@@ -76,7 +74,7 @@ class MessageWriter {
   absl::InlinedVector<session::OutgoingPayload, 2> payloads_;
   absl::InlinedVector<Kept, 2> kept_;
   uint64_t bytes_max_ = limits::kMessageBytesMax;
-  bool stage_foreign_ = true;
+  uint64_t staged_bytes_max_ = 0;
   absl::Status status_;
 };
 

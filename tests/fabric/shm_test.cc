@@ -134,6 +134,14 @@ TEST_CASE("an offer of another's memory does not prove the mapping", "[shm][host
   for (const int fd : stranger.offer.fds) close(fd);
 }
 
+TEST_CASE("memory of one's own is staged for peers that cannot read it", "[shm]") {
+  Victim victim;
+  // Both are this process: the kernel lets it.
+  REQUIRE(victim.fabric.StagedBytesMax(kLink) == 0);
+  victim.peer.mine.control().reads_process.store(0);
+  REQUIRE(victim.fabric.StagedBytesMax(kLink) == UINT64_MAX);
+}
+
 TEST_CASE("a lease table that lies is not followed outside the mapping", "[shm][hostile]") {
   constexpr uint64_t kBuffer = 78;
   Victim victim;

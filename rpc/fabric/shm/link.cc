@@ -64,6 +64,7 @@ absl::Status Link::Complete(Offer& peer, Sockets& sockets) {
   if (status = channel->Adopt(sockets.side); !status.ok()) return status;
   const absl::Status by_process = ProveProcess(*offer);
   process_way = by_process.ok();
+  mine.control().reads_process.store(process_way, std::memory_order_relaxed);
   read_ways = process_way
                   ? "mapping, process_vm_readv"
                   : absl::StrCat("mapping; process_vm_readv is off: ", by_process.message());

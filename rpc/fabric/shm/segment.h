@@ -31,6 +31,7 @@ struct Control {
   std::atomic<uint32_t> closed;                // 1: the owner sends nothing any more
   alignas(64) std::atomic<uint32_t> cpu;       // where the owner last polled
   alignas(64) std::byte nonce[16];             // proves that the peer sees this page
+  std::atomic<uint32_t> reads_process;         // 1: the owner can read the peer's private memory
   alignas(64) std::byte reserved[64];
 };
 static_assert(sizeof(Control) == 256);

@@ -99,6 +99,14 @@ void ShmFabric::Abandon(LinkId id) {
   link->mine.control().closed.store(1, std::memory_order_release);
 }
 
+uint64_t ShmFabric::StagedBytesMax(LinkId id) const {
+  // One copy more costs more than a READ by process_vm_readv from 16 KiB on, and no less below.
+  const Link* const link = Find(id);
+  const bool reads =
+      link != nullptr && link->theirs.control().reads_process.load(std::memory_order_relaxed) != 0;
+  return reads ? 0 : UINT64_MAX;
+}
+
 std::string ShmFabric::ReadWays(LinkId id) const {
   const std::lock_guard lock(preparing_mutex_);
   const auto it = preparing_.find(id);

@@ -67,6 +67,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   void Disarm() override;
   int fd() const override { return epoll_fd_; }
   bool PeerOnThisCpu() const override;
+  uint64_t StagedBytesMax(LinkId link) const override;
 
   // For tests: links that are polled every tick.
   size_t hot_links() const { return hot_.size(); }
