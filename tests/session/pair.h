@@ -40,7 +40,7 @@ class TestCall final : public ClientCall {
   std::function<void()> then;
 };
 
-class TestFetch final : public Fetch {
+class TestFetch : public Fetch {
  public:
   void OnDone(const absl::Status& result) override {
     ++times;

@@ -9,10 +9,8 @@ TEST_CASE("a cancel during a READ asks first: the reader drains, releases, and t
   Pair pair(Network(true));
   REQUIRE(pair.Connect().ok());
   Held held(pair, 1'000'000);
-  memory::Block into = *memory::AllocateBlock(1'000'000);
-  TestFetch fetch;
-  Into(fetch, into, 0, 1'000'000);
-  pair.OnServer([&] { Link::StartFetch(*held.served->payloads, fetch); });
+  WholeFetch fetch(held);
+  fetch.Start();
   for (int i = 0; i < 20; ++i) pair.Tick();
   REQUIRE_FALSE(fetch.done());
   REQUIRE(pair.server->counters().reads > 1);
@@ -37,13 +35,9 @@ TEST_CASE("a reader that does not let go is forced after the grace", "[session][
   Pair pair(Network(GENERATE(false, true)));
   REQUIRE(pair.Connect().ok());
   Held held(pair, 1'000'000);
-  memory::Block into = *memory::AllocateBlock(1'000'000);
-  TestFetch fetch;
-  Into(fetch, into, 0, 1'000'000);
-  fabric::sim::Faults hold;
-  hold.hold_reads = true;
-  pair.network.SetFaults(hold);
-  pair.OnServer([&] { Link::StartFetch(*held.served->payloads, fetch); });
+  WholeFetch fetch(held);
+  HoldReads(pair);
+  fetch.Start();
   for (int i = 0; i < 50; ++i) pair.Tick();
   const int64_t start_ns = pair.network.now_ns();
   pair.OnClient([&] { pair.owner.link->CancelCall(held.call, absl::CancelledError("enough")); });
@@ -66,16 +60,14 @@ TEST_CASE("READs that are lost end with their lane, 10 ms for lent memory, and f
   Pair pair(Network(true));
   REQUIRE(pair.Connect().ok());
   Held held(pair, 200'000);
-  memory::Block into = *memory::AllocateBlock(200'000);
-  TestFetch lost;
-  Into(lost, into, 0, 200'000);
+  WholeFetch lost(held);
   lost.destination_lent = true;
   fabric::sim::Faults faults;
   faults.read_lost = 1.0;
   pair.network.SetFaults(faults);
   lost.deadline_ns = pair.server->reactor().now_ns() + 3'000'000;
   const int64_t start_ns = pair.network.now_ns();
-  pair.OnServer([&] { Link::StartFetch(*held.served->payloads, lost); });
+  lost.Start();
   while (!lost.done() && pair.network.now_ns() - start_ns < 50'000'000) pair.RunFor(100'000);
   REQUIRE(lost.done());
   CHECK(lost.status.code() == absl::StatusCode::kDeadlineExceeded);
@@ -83,12 +75,11 @@ TEST_CASE("READs that are lost end with their lane, 10 ms for lent memory, and f
   CHECK(pair.network.now_ns() - start_ns <= 25'000'000);
   // The lane has a successor with new keys.
   pair.network.SetFaults({});
-  TestFetch again;
-  Into(again, into, 0, 200'000);
-  pair.OnServer([&] { Link::StartFetch(*held.served->payloads, again); });
+  WholeFetch again(held);
+  again.Start();
   REQUIRE(pair.Run([&] { return again.done(); }, 60'000));
   CHECK(again.status.ok());
-  CHECK(std::memcmp(into.data(), held.block.data(), 200'000) == 0);
+  CHECK(again.Right());
   held.Answer();
   REQUIRE(pair.Run([&] { return held.call.done(); }));
   held.served->payloads.reset();
@@ -102,10 +93,8 @@ TEST_CASE(
   Held held(pair, 2'000'000);
   const bool break_owner = GENERATE(false, true);
   for (uint32_t round = 1; round <= 4; ++round) {
-    memory::Block into = *memory::AllocateBlock(2'000'000);
-    TestFetch fetch;
-    Into(fetch, into, 0, 2'000'000);
-    pair.OnServer([&] { Link::StartFetch(*held.served->payloads, fetch); });
+    WholeFetch fetch(held);
+    fetch.Start();
     for (int i = 0; i < 40; ++i) pair.Tick();
     REQUIRE_FALSE(fetch.done());
     if (break_owner) {
@@ -117,7 +106,7 @@ TEST_CASE(
     INFO("round " << round << ": " << fetch.status.ToString());
     if (round <= 3) {
       CHECK(fetch.status.ok());
-      CHECK(std::memcmp(into.data(), held.block.data(), 2'000'000) == 0);
+      CHECK(fetch.Right());
     } else {
       CHECK(fetch.status.code() == absl::StatusCode::kUnavailable);
     }
@@ -141,13 +130,11 @@ TEST_CASE("where only its lane's end takes a lease back, calls that end in order
   const uint64_t broken = pair.network.statistics().lanes_broken;
   for (uint64_t round = 0; round < 12; ++round) {
     Held held(pair, 50'000, round);
-    memory::Block into = *memory::AllocateBlock(50'000);
-    TestFetch fetch;
-    Into(fetch, into, 0, 50'000);
-    pair.OnServer([&] { Link::StartFetch(*held.served->payloads, fetch); });
+    WholeFetch fetch(held);
+    fetch.Start();
     REQUIRE(pair.Run([&] { return fetch.done(); }));
     CHECK(fetch.status.ok());
-    CHECK(std::memcmp(into.data(), held.block.data(), 50'000) == 0);
+    CHECK(fetch.Right());
     held.served->payloads.reset();
     held.Answer();
     REQUIRE(pair.Run([&] { return held.call.done(); }));
@@ -156,9 +143,7 @@ TEST_CASE("where only its lane's end takes a lease back, calls that end in order
 
   // One that is not let go costs the lane; what else is leased goes on with its successor.
   Held stuck(pair, 50'000), other(pair, 50'000, 5);
-  fabric::sim::Faults hold;
-  hold.hold_reads = true;
-  pair.network.SetFaults(hold);
+  HoldReads(pair);
   memory::Block into = *memory::AllocateBlock(50'000), beside = *memory::AllocateBlock(50'000);
   TestFetch lost, fetch;
   Into(lost, into, 0, 50'000);
@@ -192,9 +177,7 @@ TEST_CASE("a lane that breaks under a message whose table is READ costs it nothi
   Pair pair(network);
   REQUIRE(pair.Connect().ok());
   const bool break_owner = GENERATE(false, true);
-  fabric::sim::Faults hold;
-  hold.hold_reads = true;
-  pair.network.SetFaults(hold);
+  HoldReads(pair);
   const std::string value(6'000, 'v');
   const std::vector<std::pair<absl::string_view, absl::string_view>> metadata = {{"x", value}};
   const memory::Block block = Pair::Pattern(50'000, 3);

@@ -16,6 +16,13 @@ inline fabric::sim::NetworkOptions Network(bool prepares_lanes, uint64_t seed = 
   return options;
 }
 
+// READs that are posted stay so until SetFaults({}).
+inline void HoldReads(Pair& pair) {
+  fabric::sim::Faults hold;
+  hold.hold_reads = true;
+  pair.network.SetFaults(hold);
+}
+
 inline OutgoingPayload PayloadOf(const memory::Block& block, uint64_t ticket) {
   return {ticket, block.region(), block.data(), block.bytes()};
 }
@@ -47,6 +54,21 @@ struct Held {
   memory::Block block;
   OutgoingPayload payload;
   TestServed* served = nullptr;
+};
+
+// The server's fetch of all that a held call's request carries.
+struct WholeFetch : TestFetch {
+  explicit WholeFetch(Held& h) : held(h), into(*memory::AllocateBlock(h.block.bytes())) {
+    Into(*this, into);
+  }
+  void Start() {
+    held.pair.OnServer([this] { Link::StartFetch(*held.served->payloads, *this); });
+  }
+  bool Right() const {
+    return std::memcmp(into.data(), held.block.data(), held.block.bytes()) == 0;
+  }
+  Held& held;
+  memory::Block into;
 };
 
 }  // namespace verbena::session::testing

@@ -156,13 +156,9 @@ TEST_CASE("a reply leaves only when READs of its request's payloads have drained
   Pair pair(Network(true));
   REQUIRE(pair.Connect().ok());
   Held held(pair, 300'000);
-  memory::Block into = *memory::AllocateBlock(300'000);
-  TestFetch fetch;
-  Into(fetch, into, 0, 300'000);
-  fabric::sim::Faults hold;
-  hold.hold_reads = true;
-  pair.network.SetFaults(hold);
-  pair.OnServer([&] { Link::StartFetch(*held.served->payloads, fetch); });
+  WholeFetch fetch(held);
+  HoldReads(pair);
+  fetch.Start();
   for (int i = 0; i < 200; ++i) pair.Tick();
   // The handler answers although its fetch is under way.
   held.Answer();
@@ -211,9 +207,7 @@ TEST_CASE("budgets: too large is refused by name, too much at once waits", "[ses
   Into(all, into, 0, 200'000);
   Into(one, into, 0, 100'000);
   Into(two, into, 100'000, 100'000);
-  fabric::sim::Faults hold;
-  hold.hold_reads = true;
-  pair.network.SetFaults(hold);
+  HoldReads(pair);
   pair.OnServer([&] {
     Link::StartFetch(*first.served->payloads, all);
     Link::StartFetch(*first.served->payloads, one);
