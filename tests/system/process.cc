@@ -93,10 +93,12 @@ void Peer::Stop() {
 
 void Peer::Continue() { kill(pid_, SIGCONT); }
 
-size_t Peer::descriptors() const {
+size_t Peer::descriptors() const { return DescriptorsOf(pid_); }
+
+size_t DescriptorsOf(pid_t pid) {
   std::error_code error;
   size_t count = 0;
-  for (std::filesystem::directory_iterator it(absl::StrCat("/proc/", pid_, "/fd"), error), end;
+  for (std::filesystem::directory_iterator it(absl::StrCat("/proc/", pid, "/fd"), error), end;
        !error && it != end; it.increment(error)) {
     std::error_code gone;
     const std::string file = std::filesystem::read_symlink(it->path(), gone).string();

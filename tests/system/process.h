@@ -20,6 +20,9 @@ class Channel;
 
 namespace verbena::system_test {
 
+// Open in a process, but those of pools' slabs, which are kept for the next who needs memory.
+size_t DescriptorsOf(pid_t pid);
+
 class Peer {
  public:
   // Starts `prefix` system_peer `arguments`. It ends with this object, or with this process.
@@ -42,7 +45,6 @@ class Peer {
   void Continue();
 
   // ---- what the kernel says
-  // But those of pools' slabs, which are kept for the next who needs memory.
   size_t descriptors() const;
   double cpu_seconds() const;  // of all threads
   // Resident bytes, the same with shared pages divided among those who map them, and what the
