@@ -83,6 +83,25 @@ TEST_CASE("a peer that fills this side's bell up does not keep the setup thread"
   CHECK_FALSE(blocks);
 }
 
+TEST_CASE("a ring for a cold link is not forgotten by who enters and leaves without polling",
+          "[shm]") {
+  Victim victim;
+  REQUIRE(victim.Until([&] { return victim.fabric.hot_links() == 0; }));
+  REQUIRE(victim.Until([&] { return !victim.fabric.Arm(); }));
+  std::byte frame[64] = {};
+  victim.peer.out.Write(frame, sizeof frame);
+  Write(victim.peer.peer_bell, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  // Somebody comes for something else, as if it had been asleep, and goes.
+  victim.fabric.Disarm();
+  // Expect: there is something to poll first.
+  REQUIRE(victim.fabric.HasLater());
+  REQUIRE(victim.fabric.Arm());
+  victim.fabric.Poll(victim.events);
+  CHECK(victim.events.frame_count == 1);
+  CHECK(victim.Until([&] { return !victim.fabric.Arm(); }));
+}
+
 TEST_CASE("what the setup thread did wakes a reactor that sleeps, each time", "[shm]") {
   Victim victim;
   const int fd = SealedMemfd(8192);

@@ -85,7 +85,9 @@ bool ShmFabric::PeerOnThisCpu() const {
 }
 
 bool ShmFabric::HasLater() const {
-  return !events_.empty() || !closing_.empty() || inbox_->any() || transfers_.busy();
+  // A ring was taken, and what rang has not been looked at.
+  const bool cold_news = scan_cold_ && !cold_.empty();
+  return cold_news || !events_.empty() || !closing_.empty() || inbox_->any() || transfers_.busy();
 }
 
 bool ShmFabric::Arm() {
