@@ -2,6 +2,7 @@
 // record.
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 #include "rpc/wire/control.h"
@@ -57,7 +58,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (size_t i = 0; i < size; ++i)
     frame[verbena::wire::kFrameHeaderBytes + i] = static_cast<std::byte>(data[i]);
   verbena::wire::WriteFrameHeader(frame.data(), static_cast<uint32_t>(frame.size()), 0);
-  if (verbena::wire::CheckFrame(frame) != verbena::wire::FrameError::kOk) return 0;
+  if (verbena::wire::CheckFrame(frame) != verbena::wire::FrameError::kOk) {
+    if (verbena::wire::FrameErrorText(frame) == "no error") std::abort();
+    return 0;
+  }
   for (verbena::wire::FrameCursor cursor(frame); !cursor.done();) {
     const RecordHeader header = cursor.header();
     ReadRecord(header, {cursor.data(), header.bytes});
