@@ -9,6 +9,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "benchmarks/harness/report.h"
@@ -91,6 +92,12 @@ int Main(const char* program, const std::vector<char*>& filters) {
       std::printf("%s/%s\n", row.name.c_str(), row.transport.c_str());
     return 0;
   }
+  std::vector<Row> rows = AllRows();
+  std::erase_if(rows, [&filters](const Row& row) { return !Matches(row, filters); });
+  if (rows.empty()) {
+    std::fprintf(stderr, "no row matches; --list names them\n");
+    return 2;
+  }
   if (!CoresUsable(options)) return 1;
   std::ofstream results(absl::GetFlag(FLAGS_results), std::ios::app);
   if (!results) {
@@ -103,8 +110,7 @@ int Main(const char* program, const std::vector<char*>& filters) {
       options.near_below_ns, MeasureLineNs(options.client_core, options.server_core));
   WarnWhenBusy();
   std::vector<Line> lines;
-  for (const Row& row : AllRows()) {
-    if (!Matches(row, filters)) continue;
+  for (const Row& row : rows) {
     std::fprintf(stderr, "%s over %s…\n", row.name.c_str(), row.transport.c_str());
     for (Line& line : Compare(RunRow(row, options))) {
       results << ToJson(line).dump() << '\n';
@@ -113,7 +119,8 @@ int Main(const char* program, const std::vector<char*>& filters) {
     results.flush();
   }
   std::fputs(Table(lines, absl::GetFlag(FLAGS_all)).c_str(), stdout);
-  return lines.empty() ? 1 : 0;
+  std::fputs(MissingNumbers(lines).c_str(), stdout);
+  return 0;
 }
 
 }  // namespace
@@ -122,6 +129,12 @@ int Main(const char* program, const std::vector<char*>& filters) {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "measures Verbena beside its peers: bench_driver [flags] [part of a row's name]...");
+  absl::FlagsUsageConfig usage;
+  usage.contains_help_flags = [](absl::string_view file) {
+    return absl::EndsWith(file, "benchmarks/main.cc");
+  };
+  usage.contains_helpshort_flags = usage.contains_help_flags;
+  absl::SetFlagsUsageConfig(usage);
   std::vector<char*> filters = absl::ParseCommandLine(argc, argv);
   filters.erase(filters.begin());
   return verbena::benchmarks::Main(argv[0], filters);

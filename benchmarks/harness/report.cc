@@ -4,12 +4,15 @@
 #include <map>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
 namespace verbena::benchmarks {
 namespace {
+
+constexpr char kNoWindow[] = ": no undisturbed window";
 
 double BoundIn(const Must& must, LineClass c) {
   return c == LineClass::kFar ? must.far : must.near;
@@ -27,24 +30,32 @@ Line Blank(const Row& row, const char* line_class) {
   line.transport = row.transport;
   line.payload_bytes = row.payload_bytes;
   line.outstanding = row.outstanding;
-  line.unit = UnitOf(row.metric);
+  line.unit = UnitOf(row);
   line.lower_is_better = LowerIsBetter(row.metric);
   line.line_class = line_class;
   return line;
 }
 
+// Why a side has no number in a class, or in none.
+void FlagMissing(Line& line, const std::string& who, const SideResult& side) {
+  if (!side.skipped.empty()) {
+    line.flags.push_back(absl::StrCat(who, ": skipped: ", side.skipped));
+  } else if (side.kept.empty()) {
+    line.flags.push_back(absl::StrCat(who, kNoWindow));
+  } else {
+    line.flags.push_back(absl::StrCat(who, ": no window in this class"));
+  }
+}
+
 // Our numbers of one class.
 void FillOurs(Line& line, const RowResult& result, LineClass c) {
-  if (!result.ours.skipped.empty()) {
-    line.flags.push_back("ours: skipped: " + result.ours.skipped);
-    return;
-  }
+  if (!result.ours.skipped.empty()) return FlagMissing(line, "ours", result.ours);
   const Summary ours = Summarize(result.ours.kept, c);
   line.windows = ours.windows;
   line.dropped = result.ours.dropped;
   line.line_ns = ours.line_ns;
   line.switches = ours.switches;
-  if (ours.windows == 0) return;
+  if (ours.windows == 0) return FlagMissing(line, "ours", result.ours);
   line.value = ours.value;
   if (ours.p99 > 0) line.p99 = ours.p99;
   if (result.row.must_p99_near && c == LineClass::kNear) {
@@ -58,6 +69,8 @@ void FillPeer(Line& line, const SideResult& peer, LineClass c) {
   const Summary theirs = Summarize(peer.kept, c);
   line.peer_windows = theirs.windows;
   line.dropped += peer.dropped;
+  // One that broke off later has numbers, and a reason.
+  if (theirs.windows == 0 || !peer.skipped.empty()) FlagMissing(line, "peer", peer);
   if (theirs.windows == 0) return;
   if (line.windows == 0) {
     line.line_ns = theirs.line_ns;
@@ -71,10 +84,32 @@ void FillPeer(Line& line, const SideResult& peer, LineClass c) {
   if (peer.side.must) Judge(line, *line.ratio, BoundIn(*peer.side.must, c));
 }
 
-// Among the variants of one peer in one class only the best stays `best`.
+// Neither side has a number in any class.
+Line InNoClass(const RowResult& result, const SideResult* peer) {
+  Line line = Blank(result.row, "");
+  FlagMissing(line, "ours", result.ours);
+  line.dropped = result.ours.dropped;
+  if (peer == nullptr) return line;
+  line.peer = peer->side.peer;
+  line.variant = peer->side.variant;
+  FlagMissing(line, "peer", *peer);
+  line.dropped += peer->dropped;
+  return line;
+}
+
+// Among the variants of one peer in one class only the best stays `best`. A variant that is in no
+// class is none beside one that is.
 void MarkBest(std::vector<Line>& lines) {
   std::map<std::string, Line*> best;
+  std::set<std::string> classed;
+  for (const Line& line : lines) {
+    if (!line.line_class.empty()) classed.insert(line.peer);
+  }
   for (Line& line : lines) {
+    if (line.line_class.empty() && classed.count(line.peer) != 0) {
+      line.best = false;
+      continue;
+    }
     Line*& current = best[absl::StrCat(line.peer, "/", line.line_class)];
     const auto better = [&line](const Line& than) {
       const double mine = line.peer_value.value_or(0);
@@ -128,21 +163,12 @@ std::vector<Line> Compare(const RowResult& result) {
     lines.push_back(line);
   }
   for (const SideResult& peer : result.peers) {
-    if (peer.skipped.empty() && !peer.kept.empty()) continue;
-    Line line = Blank(result.row, "");
-    line.peer = peer.side.peer;
-    line.variant = peer.side.variant;
-    line.dropped = peer.dropped;
-    line.flags.push_back(peer.skipped.empty() ? "peer: no undisturbed window"
-                                              : "peer: skipped: " + peer.skipped);
-    lines.push_back(line);
+    const bool told = std::any_of(lines.begin(), lines.end(), [&peer](const Line& line) {
+      return line.peer == peer.side.peer && line.variant == peer.side.variant;
+    });
+    if (!told) lines.push_back(InNoClass(result, &peer));
   }
-  if (lines.empty()) {
-    Line line = Blank(result.row, "");
-    line.flags.push_back(result.ours.skipped.empty() ? "no undisturbed window"
-                                                     : "ours: skipped: " + result.ours.skipped);
-    lines.push_back(line);
-  }
+  if (lines.empty()) lines.push_back(InNoClass(result, nullptr));
   MarkBest(lines);
   return lines;
 }
@@ -180,6 +206,7 @@ std::string Readable(double value, const std::string& unit) {
     if (value < 1e6) return absl::StrFormat("%.2f us", value / 1e3);
     return absl::StrFormat("%.2f ms", value / 1e6);
   }
+  if (unit == "B") return absl::StrFormat("%.1f KiB", value / 1024);
   const char* suffix = unit == "B/s" ? "B/s" : unit == "1/s" ? "/s" : "";
   if (*suffix == '\0') return absl::StrFormat("%.4g", value);
   if (value >= 1e9) return absl::StrFormat("%.2f G%s", value / 1e9, suffix);
@@ -193,6 +220,8 @@ std::string Table(const std::vector<Line>& lines, bool all) {
                       "class", "ours", "p99", "peer", "value", "p99", "ratio", "must", "");
   std::set<std::string> reasons;
   for (const Line& line : lines) {
+    // Here, since a hidden variant's reason is told too.
+    const std::string flags = Shortened(line.flags, reasons);
     if (!all && !line.best) continue;
     const auto text = [&line](const std::optional<double>& v) {
       return v ? Readable(*v, line.unit) : std::string("-");
@@ -203,16 +232,30 @@ std::string Table(const std::vector<Line>& lines, bool all) {
     const auto plain = [](const std::optional<double>& v) {
       return v ? absl::StrFormat(*v < 0.1 ? "%.4f" : "%.2f", *v) : std::string("-");
     };
-    const std::string must =
-        line.must ? (line.lower_is_better ? "<= " : ">= ") + plain(line.must) : "-";
+    const std::string bound = line.ratio ? plain(line.must) : text(line.must);
+    const std::string must = line.must ? (line.lower_is_better ? "<= " : ">= ") + bound : "-";
     const std::string peer = line.variant.empty() ? line.peer : line.peer + " " + line.variant;
-    absl::StrAppendFormat(
-        &out, "%-26s %-5s %-9s %11s %10s  %-28s %11s %10s %9s %9s  %s\n", line.name, line.transport,
-        line.line_class, text(line.value), nanoseconds(line.p99), peer, text(line.peer_value),
-        nanoseconds(line.peer_p99), plain(line.ratio), must, Shortened(line.flags, reasons));
+    absl::StrAppendFormat(&out, "%-26s %-5s %-9s %11s %10s  %-28s %11s %10s %9s %9s  %s\n",
+                          line.name, line.transport, line.line_class, text(line.value),
+                          nanoseconds(line.p99), peer, text(line.peer_value),
+                          nanoseconds(line.peer_p99), plain(line.ratio), must, flags);
   }
   for (const std::string& reason : reasons) absl::StrAppend(&out, "skipped: ", reason, "\n");
   return out;
+}
+
+std::string MissingNumbers(const std::vector<Line>& lines) {
+  std::set<std::string> rows;
+  for (const Line& line : lines) {
+    if (!line.best) continue;
+    for (const std::string& flag : line.flags) {
+      if (absl::EndsWith(flag, kNoWindow)) rows.insert(line.name + "/" + line.transport);
+    }
+  }
+  if (rows.empty()) return "";
+  return absl::StrCat(rows.size(), rows.size() == 1 ? " row lacks" : " rows lack",
+                      " numbers: other processes used the cores; leave the machine alone, or "
+                      "--foreign_max=1 keeps all windows\n");
 }
 
 }  // namespace verbena::benchmarks

@@ -16,7 +16,7 @@ struct Line {
   uint64_t outstanding = 0;
   std::optional<double> value, p99, peer_value, peer_p99, ratio, must;
   bool lower_is_better = true;
-  bool best = true;  // of the variants of this peer, in this class
+  bool best = true;  // of the variants of this peer, in this class; in no class: of all its lines
   double line_ns = 0;
   double switches =
       0;  // involuntary, median per kept window: ours, or the peer's when ours is absent
@@ -34,5 +34,7 @@ std::string Readable(double value, const std::string& unit);
 // Only the best variant of each peer, unless `all`. Reasons for skipping are listed once, below the
 // table.
 std::string Table(const std::vector<Line>& lines, bool all);
+// One line with the cure where numbers are missing because windows were dropped, else empty.
+std::string MissingNumbers(const std::vector<Line>& lines);
 
 }  // namespace verbena::benchmarks

@@ -20,7 +20,6 @@ enum class Metric {
 };
 
 inline bool LowerIsBetter(Metric m) { return m != Metric::kRate && m != Metric::kThroughput; }
-const char* UnitOf(Metric m);
 
 // A bound on value / peer_value (on the value itself for a row without peer), per class.
 struct Must {
@@ -58,6 +57,8 @@ struct Row {
 inline bool Classless(const Row& row) {
   return row.same_core || row.metric == Metric::kCounter || row.metric == Metric::kValue;
 }
+
+const char* UnitOf(const Row& row);
 
 // Every line of the targets, in order of the table that is printed.
 std::vector<Row> AllRows();

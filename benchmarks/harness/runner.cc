@@ -56,9 +56,9 @@ class Pair {
   Pair(const Pair&) = delete;
 
   bool alive() const { return result_.skipped.empty(); }
-  const std::vector<Sample>& samples() const { return samples_; }
+  std::vector<Sample> kept() const { return Kept(row_, samples_, options_.foreign_max); }
   SideResult TakeResult() {
-    result_.kept = Undisturbed(samples_, options_.foreign_max);
+    result_.kept = kept();
     result_.dropped = samples_.size() - result_.kept.size();
     return std::move(result_);
   }
@@ -197,13 +197,11 @@ void Pair::RunWindow() {
 
 // Whether every live side has enough windows in a class of ours (or of the first live side, when
 // ours is absent).
-bool Enough(const std::vector<std::unique_ptr<Pair>>& pairs, const RunOptions& options) {
+bool Enough(const std::vector<std::unique_ptr<Pair>>& pairs) {
   for (const LineClass c : {LineClass::kNear, LineClass::kFar}) {
     bool all = true;
     for (const auto& p : pairs) {
-      if (p->alive() &&
-          Summarize(Undisturbed(p->samples(), options.foreign_max), c).windows < kWindowsMin)
-        all = false;
+      if (p->alive() && Summarize(p->kept(), c).windows < kWindowsMin) all = false;
     }
     if (all) return true;
   }
@@ -219,7 +217,7 @@ RowResult RunRow(const Row& row, const RunOptions& options) {
   const int wanted = row.windows > 0 ? row.windows : options.windows;
   const int most = row.windows > 0 ? row.windows : 2 * options.windows;
   for (int round = 0; round < most; ++round) {
-    if (round >= wanted && Enough(pairs, options)) break;
+    if (round >= wanted && Enough(pairs)) break;
     for (const auto& pair : pairs) {
       if (pair->alive()) pair->RunWindow();
     }

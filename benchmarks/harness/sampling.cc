@@ -6,8 +6,8 @@
 
 namespace verbena::benchmarks {
 
-const char* UnitOf(Metric m) {
-  switch (m) {
+const char* UnitOf(const Row& row) {
+  switch (row.metric) {
     case Metric::kLatency:
     case Metric::kP99:
       return "ns";
@@ -16,7 +16,7 @@ const char* UnitOf(Metric m) {
     case Metric::kThroughput:
       return "B/s";
     case Metric::kCounter:
-      return "per operation";
+      return row.counter == "memory_bytes" ? "B" : "per operation";
     case Metric::kValue:
       break;
   }
@@ -33,6 +33,10 @@ std::vector<Sample> Undisturbed(const std::vector<Sample>& all, double foreign_m
     if (s.line_class != LineClass::kMixed && quiet) kept.push_back(s);
   }
   return kept;
+}
+
+std::vector<Sample> Kept(const Row& row, const std::vector<Sample>& all, double foreign_max) {
+  return row.metric == Metric::kCounter ? all : Undisturbed(all, foreign_max);
 }
 
 Summary Summarize(const std::vector<Sample>& kept, LineClass line_class) {

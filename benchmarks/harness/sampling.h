@@ -30,6 +30,9 @@ inline constexpr double kSwitchesMax = 60;
 // Keeps what was neither mixed nor disturbed.
 std::vector<Sample> Undisturbed(const std::vector<Sample>& all, double foreign_max = kForeignMax);
 
+// The same for a row's windows. Counts are what they are however busy the machine is: all are kept.
+std::vector<Sample> Kept(const Row& row, const std::vector<Sample>& all, double foreign_max);
+
 struct Summary {
   size_t windows = 0;
   double value = 0;  // medians

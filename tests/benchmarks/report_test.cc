@@ -86,6 +86,52 @@ TEST_CASE("what could not be measured is a line with its reason", "[benchmarks]"
   REQUIRE(Flagged(Compare(result).at(0), "ours: skipped: not built"));
 }
 
+SideResult Disturbed(const Side& side) {
+  SideResult result;
+  result.side = side;
+  result.dropped = 3;
+  return result;
+}
+
+TEST_CASE("a side without a number in a class is said there, and once", "[benchmarks]") {
+  RowResult result;
+  result.ours = Measured(Side(), LineClass::kNear, 300);
+  result.peers = {Disturbed(Peer("sync", Must{1, 1})),
+                  Measured(Peer("cq", Must{1, 1}), LineClass::kFar, 400)};
+  const std::vector<Line> lines = Compare(result);
+  REQUIRE(lines.size() == 3);
+  REQUIRE(Flagged(lines[0], "peer: no undisturbed window"));
+  REQUIRE(Flagged(lines[1], "peer: no window in this class"));
+  REQUIRE(Flagged(lines[2], "ours: no window in this class"));
+}
+
+TEST_CASE("a variant without a number is no line of the table beside one that has one",
+          "[benchmarks]") {
+  RowResult result;
+  result.row.name = "echo";
+  result.ours = Disturbed(Side());
+  result.peers = {Disturbed(Peer("sync", Must{1, 1})),
+                  Measured(Peer("cq", Must{1, 1}), LineClass::kFar, 400)};
+  const std::vector<Line> lines = Compare(result);
+  REQUIRE(lines.size() == 2);
+  REQUIRE((lines[0].variant == "cq" && lines[0].best));
+  REQUIRE((lines[1].variant == "sync" && !lines[1].best));
+  REQUIRE(lines[1].dropped == 6);
+  REQUIRE(Flagged(lines[1], "ours: no undisturbed window"));
+}
+
+TEST_CASE("a run says how many rows lack numbers, and what helps", "[benchmarks]") {
+  RowResult result;
+  result.row.name = "alone";
+  result.ours = Disturbed(Side());
+  const std::vector<Line> lines = Compare(result);
+  REQUIRE(lines.size() == 1);
+  REQUIRE(lines[0].dropped == 3);
+  REQUIRE(MissingNumbers(lines).rfind("1 row lacks numbers: ", 0) == 0);
+  result.ours = Measured(Side(), LineClass::kNear, 300);
+  REQUIRE(MissingNumbers(Compare(result)).empty());
+}
+
 TEST_CASE("a JSON line has the agreed fields, null where nothing was measured", "[benchmarks]") {
   Line line;
   line.name = "echo";
@@ -104,6 +150,7 @@ TEST_CASE("values are printed with a fitting unit", "[benchmarks]") {
   REQUIRE(Readable(9300, "ns") == "9.30 us");
   REQUIRE(Readable(10.4e6, "1/s") == "10.40 M/s");
   REQUIRE(Readable(6.9e9, "B/s") == "6.90 GB/s");
+  REQUIRE(Readable(15360, "B") == "15.0 KiB");
 }
 
 }  // namespace

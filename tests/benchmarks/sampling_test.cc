@@ -37,6 +37,16 @@ TEST_CASE("windows in which others used the cores are dropped", "[benchmarks]") 
   REQUIRE(Undisturbed({At(LineClass::kNear, 3, 1), shared}, 1).size() == 2);
 }
 
+TEST_CASE("counts are kept however busy the machine is", "[benchmarks]") {
+  Sample shared = At(LineClass::kNear, 3, 100);
+  shared.foreign = 0.3;
+  Row row;
+  row.metric = Metric::kCounter;
+  REQUIRE(Kept(row, {shared}, kForeignMax).size() == 1);
+  row.metric = Metric::kRate;
+  REQUIRE(Kept(row, {shared}, kForeignMax).empty());
+}
+
 TEST_CASE("a workload that always switches is judged by its own median", "[benchmarks]") {
   const std::vector<Sample> kept = Undisturbed(
       {At(LineClass::kNear, 900, 1), At(LineClass::kNear, 1000, 1), At(LineClass::kNear, 5000, 9)});
