@@ -3,9 +3,17 @@ export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
 export CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
 jobs=${VERBENA_JOBS:-$(nproc)}
 
+# Fails with the cure where the tree is somebody else's.
+writable_build() {
+  mkdir -p build 2>/dev/null && [[ -w build ]] && return
+  echo "$PWD/build cannot be written: use a copy of the tree that is yours" >&2
+  return 1
+}
+
 # configure PRESET [ARGUMENT...]: quiet unless it fails.
 configure() {
   local output
+  writable_build || return
   output=$(cmake --preset "$@" 2>&1) || { printf '%s\n' "$output" >&2; return 1; }
 }
 

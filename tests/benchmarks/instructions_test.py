@@ -24,9 +24,14 @@ assert "memset" not in own_part, text
 
 # A limit that is missed makes it fail, and the line in the results says so.
 with tempfile.NamedTemporaryFile("r") as results:
-    assert run("--calls", "500", "--max", "250", "--results", results.name)[0] == 1
+    code, text = run("--calls", "500", "--max", "250", "--results", results.name)
+    assert code == 1 and re.search(r"^must: missed: \d+ instructions per call, at most 250$", text, re.M), text
     line = json.loads(results.read())
     assert line["flags"] == ["must: missed"] and abs(line["value"] - own) < 1, line
+
+# A goal that is missed is said, and nothing failed.
+code, text = run("--calls", "500", "--goal", "250")
+assert code == 0 and "must: missed: " in text, text
 
 # Without "{n}" there is nothing to subtract.
 assert subprocess.run([sys.executable, counter, probe, "5"], capture_output=True).returncode == 2
