@@ -44,6 +44,13 @@ absl::Status StatusOf(Error error) {
   return absl::InternalError("unknown READ error");
 }
 
+absl::Status ReadFailure(Error error, const Chunk& chunk, const Transfer& transfer) {
+  const absl::Status why = StatusOf(error);
+  return absl::Status(why.code(), absl::StrCat(why.message(), ": a READ of ", chunk.bytes,
+                                               " bytes at ", transfer.fetch->offset + chunk.offset,
+                                               " of a payload of ", transfer.entry->bytes));
+}
+
 // The bytes [offset, offset + bytes) of `pieces`.
 void Slice(absl::Span<const fabric::LocalPiece> pieces, uint64_t offset, uint64_t bytes,
            absl::InlinedVector<fabric::LocalPiece, 8>& slice) {
@@ -244,7 +251,7 @@ void Transfers::OnReadDone(const PostedRead& read, Error error) {
     transfer.again.push_back(read.chunk);
     (transfer.bytes <= kSmallBytes ? small_ : large_).PushBack(transfer);
   } else if (error != Error::kOk && !transfer.stopping) {
-    Stop(transfer, StatusOf(error));
+    Stop(transfer, ReadFailure(error, read.chunk, transfer));
   } else {
     MaybeEnd(transfer);
   }
