@@ -47,6 +47,9 @@ inline constexpr int64_t kLaneRebuildWindowNs = 10'000'000'000;
 inline constexpr uint32_t kLaneOffersMax = 4 * (kLaneRebuildsMax + 1);
 // Paths that one link may name. More end the link: no honest client has so many methods.
 inline constexpr uint32_t kMethodsPerLinkMax = 4096;
+// A method's path, which the server keeps as long as the link. Longer ends the link at the server,
+// and the call at an honest client: 4,096 of the largest frames would be 256 MiB.
+inline constexpr size_t kMethodPathBytesMax = 1024;
 
 // ---- tcp
 // Send buffers of a segment each that one link may hold, and all links of a reactor together. A

@@ -161,10 +161,10 @@ bool ClientCalls::StageFast(ClientCall& call, const Outgoing& request) {
 
 void ClientCalls::StartSlow(ClientCall& call, const Outgoing& request) {
   if (MethodPath(call.method).empty() ||
-      wire::MethodRecordBytes(MethodPath(call.method)) > link_.writer().record_bytes_max()) {
-    Fail(call, absl::InvalidArgumentError(absl::StrCat(
-                   "a method path of ", MethodPath(call.method).size(), " bytes; 1 to ",
-                   link_.writer().record_bytes_max() - wire::kRecordHeaderBytes, " are possible")));
+      MethodPath(call.method).size() > limits::kMethodPathBytesMax) {
+    Fail(call, absl::InvalidArgumentError(
+                   absl::StrCat("a method path of ", MethodPath(call.method).size(),
+                                " bytes; 1 to ", limits::kMethodPathBytesMax, " are possible")));
     return;
   }
   auto exchange = std::make_unique<ClientExchange>(*this, link_, call);

@@ -137,7 +137,7 @@ uint32_t LinkImpl::DefineMethod(uint32_t method) {
     return method_numbers_[method];
   const absl::string_view path = MethodPath(method);
   const size_t bytes = wire::MethodRecordBytes(path);
-  if (path.empty() || bytes > writer_.record_bytes_max() ||
+  if (path.empty() || path.size() > limits::kMethodPathBytesMax ||
       methods_defined_ == limits::kMethodsPerLinkMax)
     return 0;
   std::byte* const to = writer_.Reserve(static_cast<uint32_t>(bytes), SendClass::kData);

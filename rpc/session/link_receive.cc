@@ -125,6 +125,11 @@ absl::Status LinkImpl::OnMethod(uint32_t number, absl::Span<const std::byte> rec
   }
   const absl::StatusOr<absl::string_view> path = wire::ReadMethodPath(record);
   if (!path.ok()) return path.status();
+  if (path->size() > limits::kMethodPathBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("METHOD ", number, " with a path of ",
+                                                   path->size(), " bytes; the limit is ",
+                                                   limits::kMethodPathBytesMax));
+  }
   Method method;
   method.path = std::string(*path);
   method.cookie = sink_->Resolve(method.path);

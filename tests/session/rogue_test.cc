@@ -69,11 +69,12 @@ TEST_CASE("records out of their order or side close the link", "[session][rogue]
       {Request(5, 1, "twice") + Request(0x10005, 1, "taken"), "call slot 5"},
       {Method(3, "/a"), "METHOD 3"},
       {Method(1, "/again"), "METHOD 1"},
+      {Method(2, std::string(1025, 'p')), "a path of 1025 bytes; the limit is 1024"},
       {Bare(RecordType::kReply, 0), "out of its order"},
       {Bare(RecordType::kReady), "proved"},
       {Bare(RecordType::kProved), "proved"},
   };
-  const int index = GENERATE(range(0, 9));
+  const int index = GENERATE(range(0, 10));
   Rogue rogue;
   rogue.Prove();
   rogue.Send(broken[index].records);
