@@ -167,6 +167,11 @@ void ClientCalls::StartSlow(ClientCall& call, const Outgoing& request) {
                                 " bytes; 1 to ", limits::kMethodPathBytesMax, " are possible")));
     return;
   }
+  if (!link_.PromiseMethod(call.method)) {
+    Fail(call, absl::ResourceExhaustedError(absl::StrCat(
+                   "this link has called ", limits::kMethodsPerLinkMax, " methods, the limit")));
+    return;
+  }
   auto exchange = std::make_unique<ClientExchange>(*this, link_, call);
   absl::Status status = exchange->request.Capture(request, nullptr, WideTimeoutUs(call));
   if (status.ok()) status = exchange->request.FitsBudget().status();

@@ -137,9 +137,7 @@ uint32_t LinkImpl::DefineMethod(uint32_t method) {
     return method_numbers_[method];
   const absl::string_view path = MethodPath(method);
   const size_t bytes = wire::MethodRecordBytes(path);
-  if (path.empty() || path.size() > limits::kMethodPathBytesMax ||
-      methods_defined_ == limits::kMethodsPerLinkMax)
-    return 0;
+  if (path.empty() || path.size() > limits::kMethodPathBytesMax || !PromiseMethod(method)) return 0;
   std::byte* const to = writer_.Reserve(static_cast<uint32_t>(bytes), SendClass::kData);
   if (to == nullptr) return 0;
   if (method >= method_numbers_.size()) method_numbers_.resize(method + 1);
@@ -147,6 +145,15 @@ uint32_t LinkImpl::DefineMethod(uint32_t method) {
   wire::WriteMethod(methods_defined_, path, to);
   writer_.Staged();
   return methods_defined_;
+}
+
+bool LinkImpl::PromiseMethod(uint32_t method) {
+  if (method < methods_promised_.size() && methods_promised_[method]) return true;
+  if (promised_ == limits::kMethodsPerLinkMax) return false;
+  if (method >= methods_promised_.size()) methods_promised_.resize(method + 1);
+  methods_promised_[method] = true;
+  ++promised_;
+  return true;
 }
 
 void LinkImpl::Resume() {

@@ -60,6 +60,9 @@ class LinkImpl final : public Link {
   // The link's number of a method; the METHOD record goes first if it is new. 0: no credits for
   // that now.
   uint32_t DefineMethod(uint32_t method);
+  // Before a call of it waits: it will have a number once there are credits. False: the link has
+  // named kMethodsPerLinkMax.
+  bool PromiseMethod(uint32_t method);
   bool KnowsMethod(uint32_t number) const { return number - 1 < methods_.size(); }
   void* method_cookie(uint32_t number) const { return methods_[number - 1].cookie; }
   uint64_t request_bytes_max(uint32_t number) const {
@@ -163,6 +166,8 @@ class LinkImpl final : public Link {
   std::unique_ptr<Proof> proof_;
   std::vector<uint16_t> method_numbers_;  // ours: process-wide id -> number; 0 = not defined yet
   uint32_t methods_defined_ = 0;
+  std::vector<bool> methods_promised_;  // by id
+  uint32_t promised_ = 0;
   std::vector<Method> methods_;  // the peer's, by number - 1
   LinkTimer timer_;
   std::unique_ptr<DeathWatch> death_watch_;
