@@ -1,11 +1,15 @@
 #include "rpc/server/server_call.h"
 
+#include <exception>
 #include <new>
+#include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "rpc/base/check.h"
+#include "rpc/base/log.h"
 #include "rpc/server/context_access.h"
 #include "rpc/server/server_core.h"
 #include "rpc/tensor/message_reader.h"
@@ -27,8 +31,31 @@ void Unmake(const ObjectOps& ops, void* object) {
   ::operator delete(object, std::align_val_t(ops.align));
 }
 
-// Never the exception's own text: it may tell a stranger about the server.
-absl::Status HandlerThrew() { return absl::UnknownError("the handler threw an exception"); }
+// Of an exception's text; the rest is not logged.
+constexpr size_t kWhatBytesMax = 512;
+
+// Inside a catch block.
+std::string WhatWasThrown() {
+  try {
+    throw;
+  } catch (const std::exception& e) {
+    return absl::Utf8SafeCHexEscape(absl::string_view(e.what()).substr(0, kWhatBytesMax));
+  } catch (...) {
+    return "what is no std::exception";
+  }
+}
+
+// Inside a catch block. Never the exception's own text: it may tell a stranger about the server,
+// whose own log has it. A handler that goes on throwing is logged ever less often: the 1st, 2nd,
+// 4th, 8th, ... time.
+absl::Status HandlerThrew(ServedMethod& method) {
+  const uint64_t times = method.exceptions.fetch_add(1, std::memory_order_relaxed) + 1;
+  if ((times & (times - 1)) == 0) {
+    VERBENA_LOG(kWarning, "the handler of ", method.info->path, " threw ", WhatWasThrown(),
+                times == 1 ? "" : absl::StrCat(" (exception ", times, " of it)"));
+  }
+  return absl::UnknownError("the handler threw an exception");
+}
 
 absl::Time WallDeadline(int64_t deadline_ns) {
   if (deadline_ns == 0) return absl::InfiniteFuture();
@@ -101,7 +128,7 @@ void UnaryServerCall::RunHandler() {
         this);
   } catch (...) {
     task_.reset();
-    status_ = HandlerThrew();
+    status_ = HandlerThrew(method_);
   }
   reactor_.EndUserCode();
   if (!ended) return;
@@ -116,7 +143,7 @@ void UnaryServerCall::TakeResult() {
   try {
     status_ = TaskAccess::Take(*task_);
   } catch (...) {
-    status_ = HandlerThrew();
+    status_ = HandlerThrew(method_);
   }
   task_.reset();
   Finish();
@@ -128,7 +155,7 @@ void UnaryServerCall::RunBlocking() {
     try {
       status_ = method_.info->handle_blocking(args);
     } catch (...) {
-      status_ = HandlerThrew();
+      status_ = HandlerThrew(method_);
     }
     reactor_.Post(finish_work_);
   };

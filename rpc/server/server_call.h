@@ -5,7 +5,9 @@
 // The stages: Begin (in the seat: parses) -> Run (user code: the handler) -> Finish (user code: who
 // still waits on the context hears of the end) -> SendReply (in the seat) -> OnReplyLeasesEnded (in
 // the seat: back to the free list).
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -31,6 +33,7 @@ struct ServedMethod {
   uint64_t request_bytes_max = 0;
   // Free calls, by reactor; each list in that reactor's seat.
   std::vector<std::vector<UnaryServerCall*>> free;
+  std::atomic<uint64_t> exceptions{0};  // that its handler has thrown
 };
 
 class UnaryServerCall final : public session::ServerCall {

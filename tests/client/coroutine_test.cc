@@ -1,7 +1,10 @@
 // Tasks around calls: temporaries in co_await, depth, exceptions, frames that die while they wait.
 #include <coroutine>
 #include <optional>
+#include <stdexcept>
 
+#include "absl/synchronization/mutex.h"
+#include "rpc/base/log.h"
 #include "tests/client/fixture.h"
 
 namespace verbena {
@@ -154,6 +157,33 @@ TEST_CASE("handlers that throw give UNKNOWN with a fixed text", "[server][handle
     throw std::string("boom");
   };
   REQUIRE_CODE(greeter.stub.SlowHello(RequestFor("a")).Get().status(), kUnknown);
+}
+
+TEST_CASE("what a handler throws is in the server's log, ever less often", "[server][handler]") {
+  absl::Mutex mutex;
+  std::vector<std::string> lines;
+  SetLogSink([&](LogLevel, absl::string_view line) {
+    absl::MutexLock lock(&mutex);
+    lines.emplace_back(line);
+  });
+  Greeter greeter;
+  greeter.mock.on_SayHello = [](ServerContext&, const HelloRequest&, HelloReply&) -> Task<Status> {
+    throw std::runtime_error("secret\nline");
+  };
+  greeter.mock.on_SlowHello = [](ServerContext&, const HelloRequest&, HelloReply&) -> Status {
+    throw 5;
+  };
+  for (int i = 0; i < 5; ++i) {
+    REQUIRE_CODE(greeter.stub.SayHello(RequestFor("a")).Get().status(), kUnknown);
+  }
+  REQUIRE_CODE(greeter.stub.SlowHello(RequestFor("a")).Get().status(), kUnknown);
+  SetLogSink({});
+  const std::string threw = "the handler of /test.Greeter/SayHello threw secret\\nline";
+  absl::MutexLock lock(&mutex);
+  REQUIRE(lines == std::vector<std::string>{
+                       threw, threw + " (exception 2 of it)", threw + " (exception 4 of it)",
+                       "the handler of /test.Greeter/SlowHello threw what is no "
+                       "std::exception"});
 }
 
 }  // namespace
