@@ -70,8 +70,11 @@ absl::Status ClientAttempt::ChooseCandidates() {
     return true;
   });
   if (!candidates_.empty()) return absl::OkStatus();
+  const std::string has = absl::StrJoin(
+      engine_.fabrics(), ", ",
+      [](std::string* out, const auto& fabric) { absl::StrAppend(out, fabric->traits().name); });
   return absl::FailedPreconditionError(
-      absl::StrCat("no transport to ", options_.address, ": ", why_));
+      absl::StrCat("no transport to ", options_.address, ": ", why_, ", which has ", has));
 }
 
 void ClientAttempt::OnResolved(absl::StatusOr<std::vector<SocketAddress>> addresses) {

@@ -220,7 +220,10 @@ void ListenState::OnAcceptAside(int listener) {
     if (!fd) return;
     CloseInForkChild(fd.get());
     if (const absl::Status status = CheckPeerUser(fd.get()); !status.ok()) {
-      LogFailure("the side socket", status);
+      // Its handshake goes on, over another transport.
+      LogFailure("the side socket",
+                 absl::Status(status.code(),
+                              absl::StrCat(status.message(), ", so not over shared memory")));
       continue;
     }
     if (arrivals_.size() >= limits::kHandshakesMax)

@@ -220,8 +220,9 @@ uid_t OverflowUid() {
 
 absl::Status CheckPeerUser(const ucred& peer, uid_t self, uid_t overflow) {
   if (peer.uid == overflow) {
-    return absl::PermissionDeniedError(absl::StrCat("the peer's user is unknown here (", overflow,
-                                                    "): it lives in another user namespace"));
+    return absl::PermissionDeniedError(
+        absl::StrCat("the peer's user is unknown here (", overflow,
+                     "): it is nobody, or in another user namespace"));
   }
   if (peer.uid != self) {
     return absl::PermissionDeniedError(

@@ -323,7 +323,9 @@ TEST_CASE("another user's process is refused, and one whose user nobody knows",
   CHECK(CheckPeerUser(peer, 1001, 65534).code() == StatusCode::kPermissionDenied);
   // Both unknown: not the same.
   peer.uid = 65534;
-  CHECK(CheckPeerUser(peer, 65534, 65534).code() == StatusCode::kPermissionDenied);
+  const absl::Status unknown = CheckPeerUser(peer, 65534, 65534);
+  CHECK(unknown.code() == StatusCode::kPermissionDenied);
+  CHECK(unknown.message().find("nobody, or in another user namespace") != absl::string_view::npos);
 
   if (geteuid() != 0) return;
   Server server;
@@ -351,6 +353,7 @@ TEST_CASE("another user's process is refused, and one whose user nobody knows",
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK(status == 0);
   CHECK(server.lines.Count("user 12345") == 1);
+  CHECK(server.lines.Count("not over shared memory") == 1);
 }
 
 // The number of a process that has ended.

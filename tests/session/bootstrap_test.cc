@@ -125,6 +125,9 @@ TEST_CASE("a client's order of transports is kept", "[bootstrap]") {
   REQUIRE(link.ok());
   CHECK(Of(link).setup.info.transport == "slow");
   CHECK(Of(link).setup.info.why == "unheard: this process does not have it");
+  options.transports = {"unheard"};
+  const std::string refused(pair.Connect(options).status().message());
+  CHECK(refused.find("this process does not have it, which has fast, slow") != std::string::npos);
 }
 
 TEST_CASE("what fails is followed by the next transport, with the reason", "[bootstrap]") {
