@@ -84,7 +84,7 @@ function(_verbena_relative_proto proto import_dirs out)
       return()
     endif()
   endforeach()
-  message(FATAL_ERROR "verbena_generate: ${proto} is in none of the import directories: ${import_dirs}")
+  message(FATAL_ERROR "verbena_generate: ${proto} is in none of the import directories: ${import_dirs}; name one with IMPORT_DIRS")
 endfunction()
 
 function(_verbena_add_protoc_run target proto relative out_dir import_dirs)

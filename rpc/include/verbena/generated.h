@@ -1,5 +1,9 @@
 #pragma once
-// All that generated code includes.
+// All that generated code includes, and of Verbena the first.
+#if __cplusplus < 202002L
+#error "Verbena needs -std=c++20"
+#endif
+
 #include "verbena/call.h"
 #include "verbena/channel.h"
 #include "verbena/context.h"
