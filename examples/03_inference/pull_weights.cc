@@ -16,7 +16,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "pull_weights: %s\n", pulled.status().ToString().c_str());
     return 1;
   }
-  std::printf("pulled %zu tensors, %s, over %s; every SHA-256 agrees\n", pulled->tensors.size(),
+  std::printf("pulled %zu tensor%s, %s, over %s; every SHA-256 agrees\n", pulled->tensors.size(),
+              pulled->tensors.size() == 1 ? "" : "s",
               verbena::examples::HumanBytes(pulled->bytes).c_str(), pulled->transport.c_str());
   // Where the time went that the bar shows: the last is this program's, not the library's.
   std::printf("READs: %s; %.2f s to make the memory, %.2f s to verify it\n",

@@ -34,6 +34,9 @@ absl::Status ReadExactly(int descriptor, uint64_t offset, char* to, size_t bytes
   return absl::OkStatus();
 }
 
+// What begins with such a length was mostly meant to be something else.
+constexpr char kIsItOne[] = "; is it a .safetensors file?";
+
 // The header's length, checked against the limit and the file.
 absl::StatusOr<uint64_t> ReadLength(int descriptor, uint64_t file_bytes) {
   if (file_bytes < kLengthBytes + kHeaderBytesMin) {
@@ -48,11 +51,12 @@ absl::StatusOr<uint64_t> ReadLength(int descriptor, uint64_t file_bytes) {
   if (length < kHeaderBytesMin || length > kHeaderBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("the header's length is ", length,
                                                    ", allowed are ", kHeaderBytesMin, " to ",
-                                                   kHeaderBytesMax));
+                                                   kHeaderBytesMax, kIsItOne));
   }
   if (length > file_bytes - kLengthBytes) {
     return absl::InvalidArgumentError(absl::StrCat("the header's length is ", length, ", but only ",
-                                                   file_bytes - kLengthBytes, " bytes follow it"));
+                                                   file_bytes - kLengthBytes, " bytes follow it",
+                                                   kIsItOne));
   }
   return length;
 }

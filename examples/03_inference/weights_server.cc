@@ -17,8 +17,8 @@ absl::Status Serve(const char* path, const char* address) {
   WeightsService service(std::move(file));
   VERBENA_ASSIGN_OR_RETURN(auto server,
                            Server::Start(ServerOptions().set_listen(address).add_service(service)));
-  std::printf("serving %zu tensors, %s, of %s on %s\n", count, HumanBytes(bytes).c_str(), path,
-              address);
+  std::printf("serving %zu tensor%s, %s, of %s on %s\n", count, count == 1 ? "" : "s",
+              HumanBytes(bytes).c_str(), path, address);
   std::fflush(stdout);
   WaitForTermination();
   return absl::OkStatus();

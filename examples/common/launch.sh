@@ -1,13 +1,31 @@
-# Sourced by the examples' run scripts, in the root of the tree, with `example` set to the example's folder.
+# Sourced by the examples' run scripts, in the root of the tree, with `example` set to the example's folder and `caller` to
+# the folder from which the script was called.
 
-# Takes a leading --transport NAME out of "$@", into `transport` (an array: the option, or nothing).
-#   transport_option "$@"; set -- "${rest[@]}"
-transport_option() {
+# The text at the head of the example's script.
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "examples/$example/run"; }
+
+# wrong_use WHY: ends the script.
+wrong_use() {
+  { echo "$0: $1"; usage; } >&2
+  exit 2
+}
+
+# from_caller PATH: the path as seen from here.
+from_caller() { [[ $1 == /* ]] && echo "$1" || echo "$caller/$1"; }
+
+# Takes a leading --transport NAME out of "$@", into `transport` (an array: the option, or nothing), and answers --help.
+#   options "$@"; set -- "${rest[@]}"
+options() {
   transport=()
   if [[ ${1:-} == --transport ]]; then
-    transport=("$1" "${2:?--transport shm or --transport tcp}")
+    [[ -n ${2:-} ]] || wrong_use "--transport needs a value: shm or tcp"
+    transport=("$1" "$2")
     shift 2
   fi
+  case ${1:-} in
+    -h | --help) usage; exit 0 ;;
+    -*) wrong_use "unknown option $1" ;;
+  esac
   rest=("$@")
 }
 
@@ -20,6 +38,9 @@ programs() {
     configure release
     build release --target "$target"
     build=build/release
+  else
+    [[ -d $(from_caller "$build") ]] || wrong_use "$build is no BUILD_DIR"
+    build=$(from_caller "$build")
   fi
   programs=$build/examples/$example
   if ! compgen -G "$programs/*server" >/dev/null; then

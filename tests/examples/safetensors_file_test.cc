@@ -76,6 +76,7 @@ TEST_CASE("a header length above the file or the limit is refused", "[safetensor
   CHECK_THAT(ErrorOf(LittleEndian(UINT64_MAX - 7) + "{}"), Contains("allowed are 2 to 100000000"));
   CHECK_THAT(ErrorOf(LittleEndian(kHeaderBytesMax + 1) + "{}"), Contains("length is 100000001"));
   CHECK_THAT(ErrorOf(LittleEndian(0) + "{}"), Contains("length is 0, allowed are 2"));
+  CHECK_THAT(ErrorOf("not one, but a text"), Contains("is it a .safetensors file?"));
 }
 
 TEST_CASE("what is no regular file is an error, not a wait", "[safetensors]") {
