@@ -137,7 +137,10 @@ void Spawn(SpawnState* state) {
         auto* spawned = static_cast<SpawnState*>(argument);
         struct Ended {
           // Deletes later, never from inside the frame's own final suspension.
-          static void Done(void* a) { RunOnReactor(&Delete, a); }
+          static std::coroutine_handle<> Done(void* a) {
+            RunOnReactor(&Delete, a);
+            return std::noop_coroutine();
+          }
           static void Delete(void* a) {
             std::unique_ptr<SpawnState> owned(static_cast<SpawnState*>(a));
             TaskAccess::Take(owned->task);

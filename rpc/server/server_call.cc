@@ -121,9 +121,10 @@ void UnaryServerCall::RunHandler() {
     task_.emplace(method_.info->handle(args));
     ended = TaskAccess::Start(
         *task_,
-        [](void* self) {
+        [](void* self) -> std::coroutine_handle<> {
           auto* call = static_cast<UnaryServerCall*>(self);
           call->reactor_.Post(call->result_work_);
+          return std::noop_coroutine();
         },
         this);
   } catch (...) {

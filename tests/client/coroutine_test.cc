@@ -102,6 +102,17 @@ TEST_CASE("WhenAll runs tasks at the same time", "[client][coroutine]") {
   REQUIRE(Run(Together(greeter.stub)) == 111);
 }
 
+Task<int> ThrowsLater(test::Greeter::Stub stub) {
+  (void)co_await stub.SayHello(RequestFor("x"));
+  throw std::runtime_error("later");
+}
+TEST_CASE("WhenAll throws the first exception in the order of its tasks, once all have ended",
+          "[client][coroutine]") {
+  Greeter greeter;
+  REQUIRE_THROWS_WITH(Run(WhenAll(Hello(greeter.stub, "a"), ThrowsLater(greeter.stub), Throws())),
+                      "later");
+}
+
 // A coroutine that nobody but the test owns.
 struct Manual {
   struct promise_type {
@@ -115,6 +126,27 @@ struct Manual {
   };
   std::coroutine_handle<promise_type> handle;
 };
+Task<void> WaitsForEver(int& alive) {
+  struct Counted {
+    explicit Counted(int& a) : alive(++a) {}
+    ~Counted() { --alive; }
+    int& alive;
+  };
+  const Counted counted(alive);
+  co_await std::suspend_always();
+}
+Manual WaitsForAll(int& alive) {
+  (void)co_await WhenAll(WaitsForEver(alive), One(), WaitsForEver(alive));
+}
+TEST_CASE("a WhenAll that is destroyed while it waits takes its tasks with it",
+          "[client][coroutine]") {
+  int alive = 0;
+  const Manual waiting = WaitsForAll(alive);
+  CHECK(alive == 2);
+  waiting.handle.destroy();
+  CHECK(alive == 0);
+}
+
 Manual WaitsOnCall(test::Greeter::Stub stub) {
   (void)co_await stub.SayHello(RequestFor(LongText()),
                                CallOptions().add_metadata("key", LongText()));

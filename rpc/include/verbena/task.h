@@ -38,10 +38,7 @@ class PromiseBase {
       PromiseBase& promise = self.promise();
       promise.done_ = true;
       if (promise.starting_) return std::noop_coroutine();  // the starter sees done_ and goes on
-      if (promise.on_done_ != nullptr) {
-        promise.on_done_(promise.on_done_argument_);
-        return std::noop_coroutine();
-      }
+      if (promise.on_done_ != nullptr) return promise.on_done_(promise.on_done_argument_);
       return promise.parent_ ? promise.parent_ : std::noop_coroutine();
     }
     void await_resume() noexcept {}
@@ -54,7 +51,9 @@ class PromiseBase {
     parent_ = parent;
     return Start(self);
   }
-  bool Start(std::coroutine_handle<> self, void (*on_done)(void*), void* argument) {
+  // Instead of a parent; must not destroy the frame inline. Returns what runs next.
+  using OnDone = std::coroutine_handle<> (*)(void* argument);
+  bool Start(std::coroutine_handle<> self, OnDone on_done, void* argument) {
     on_done_ = on_done;
     on_done_argument_ = argument;
     return Start(self);
@@ -68,7 +67,7 @@ class PromiseBase {
     return done_;
   }
   std::coroutine_handle<> parent_;
-  void (*on_done_)(void*) = nullptr;  // instead of a parent; must not destroy the frame inline
+  OnDone on_done_ = nullptr;
   void* on_done_argument_ = nullptr;
   bool starting_ = false;
   bool done_ = false;
@@ -185,9 +184,9 @@ inline Task<void> Promise<void>::get_return_object() {
 
 // For the runtime: runs a task without a coroutine around it.
 struct TaskAccess {
-  // True: ended. False: `on_done(argument)` will be called, which must not destroy the task inline.
+  // True: ended. False: `on_done(argument)` will be called, see PromiseBase.
   template <class T>
-  static bool Start(Task<T>& task, void (*on_done)(void*), void* argument) {
+  static bool Start(Task<T>& task, PromiseBase::OnDone on_done, void* argument) {
     return !task.frame_ || task.frame_.promise().Start(task.frame_, on_done, argument);
   }
   template <class T>
@@ -217,7 +216,10 @@ struct RunState {
   explicit RunState(Task<T> t) : task(std::move(t)) {}
   Task<T> task;
   Waiter waiter;
-  static void Done(void* self) { static_cast<RunState*>(self)->waiter.Finish(); }
+  static std::coroutine_handle<> Done(void* self) {
+    static_cast<RunState*>(self)->waiter.Finish();
+    return std::noop_coroutine();
+  }
   static void Begin(void* self) {
     auto* state = static_cast<RunState*>(self);
     if (TaskAccess::Start(state->task, &Done, self)) Done(self);

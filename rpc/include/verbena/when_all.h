@@ -3,9 +3,9 @@
 // stream:
 //   co_await WhenAll(Send(stream), Receive(stream));
 #include <coroutine>
-#include <optional>
+#include <cstddef>
 #include <tuple>
-#include <utility>
+#include <type_traits>
 #include <variant>
 
 #include "verbena/task.h"
@@ -22,79 +22,49 @@ struct WhenAllSlot<void> {
   using type = std::monostate;
 };
 
-struct Join {
-  std::coroutine_handle<> parent;
-  size_t left = 0;
-  void Done() {
-    if (--left == 0) parent.resume();
-  }
-};
-
-// Runs one child and reports to the join. Its frame destroys itself at the end.
-struct JoinedChild {
-  struct promise_type {
-    static void* operator new(size_t bytes) { return AllocateFrame(bytes); }
-    static void operator delete(void* frame, size_t bytes) noexcept { FreeFrame(frame, bytes); }
-    JoinedChild get_return_object() { return {}; }
-    std::suspend_never initial_suspend() noexcept { return {}; }
-    std::suspend_never final_suspend() noexcept { return {}; }
-    void return_void() {}
-    void unhandled_exception() { std::terminate(); }  // the child's own exception is caught below
-  };
-};
-template <class T>
-struct WhenAllResult {
-  std::optional<typename WhenAllSlot<T>::type> value;
-  std::exception_ptr error;
-};
-template <class T>
-JoinedChild RunChild(Task<T>& task, WhenAllResult<T>& result, Join& join) {
-  try {
-    if constexpr (std::is_void_v<T>) {
-      co_await std::move(task);
-      result.value.emplace();
-    } else {
-      result.value.emplace(co_await std::move(task));
-    }
-  } catch (...) {
-    result.error = std::current_exception();
-  }
-  join.Done();
-}
-
 template <class... T>
 class WhenAllAwaiter {
  public:
   explicit WhenAllAwaiter(Task<T>&... tasks) : tasks_(tasks...) {}
   bool await_ready() const { return false; }
   bool await_suspend(std::coroutine_handle<> parent) {
-    join_.parent = parent;
-    join_.left = sizeof...(T) + 1;
-    Start(std::index_sequence_for<T...>());
-    return --join_.left != 0;
+    parent_ = parent;
+    left_ = sizeof...(T) + 1;
+    std::apply([this](Task<T>&... task) { (StartOne(task), ...); }, tasks_);
+    return --left_ != 0;
   }
   // Rethrows the first exception in the order of the tasks.
   std::tuple<typename WhenAllSlot<T>::type...> await_resume() {
-    return Take(std::index_sequence_for<T...>());
+    return std::apply(
+        [](Task<T>&... task) {
+          return std::tuple<typename WhenAllSlot<T>::type...>{TakeOne(task)...};
+        },
+        tasks_);
   }
 
  private:
-  template <size_t... I>
-  void Start(std::index_sequence<I...>) {
-    (RunChild<T>(std::get<I>(tasks_), std::get<I>(results_), join_), ...);
+  template <class U>
+  void StartOne(Task<U>& task) {
+    if (TaskAccess::Start(task, &OneEnded, this)) --left_;
   }
-  template <size_t... I>
-  std::tuple<typename WhenAllSlot<T>::type...> Take(std::index_sequence<I...>) {
-    (Rethrow(std::get<I>(results_).error), ...);
-    return {*std::move(std::get<I>(results_).value)...};
+  static std::coroutine_handle<> OneEnded(void* argument) {
+    auto* self = static_cast<WhenAllAwaiter*>(argument);
+    if (--self->left_ != 0) return std::noop_coroutine();
+    return self->parent_;
   }
-  static void Rethrow(const std::exception_ptr& error) {
-    if (error) std::rethrow_exception(error);
+  template <class U>
+  static typename WhenAllSlot<U>::type TakeOne(Task<U>& task) {
+    if constexpr (std::is_void_v<U>) {
+      TaskAccess::Take(task);
+      return {};
+    } else {
+      return TaskAccess::Take(task);
+    }
   }
 
   std::tuple<Task<T>&...> tasks_;
-  std::tuple<WhenAllResult<T>...> results_;
-  Join join_;
+  std::coroutine_handle<> parent_;
+  size_t left_ = 0;  // tasks that have not ended, and this while it starts them
 };
 
 }  // namespace internal
