@@ -152,7 +152,10 @@ void ClientAttempt::OnHelloReply(const std::string& body) {
     status = VersionMismatch(*reply);
   }
   if (!status.ok()) {
-    return Fail(absl::UnavailableError(absl::StrCat(options_.address, ": ", status.message())));
+    // Trying again helps where the server was cut off, not where it speaks another version.
+    const bool kept = absl::IsFailedPrecondition(status);
+    return Fail(absl::Status(kept ? status.code() : absl::StatusCode::kUnavailable,
+                             absl::StrCat(options_.address, ": ", status.message())));
   }
   server_ = *std::move(reply);
   OpenNext();

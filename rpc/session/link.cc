@@ -1,4 +1,5 @@
 // Link's methods, which client/ and server/ call: each is one step to the part that does it.
+#include "absl/strings/str_cat.h"
 #include "rpc/session/engine_impl.h"
 #include "rpc/session/link_impl.h"
 #include "rpc/session/payload_set.h"
@@ -35,7 +36,8 @@ void Link::StartFetch(PayloadSet& payloads, Fetch& fetch) {
   if (absl::Status why = WhyNot(set); !why.ok()) {
     engine.DoneLater(fetch, std::move(why));
   } else if (fetch.entry >= set.entries().size()) {
-    engine.DoneLater(fetch, absl::OutOfRangeError("no such payload"));
+    engine.DoneLater(fetch, absl::OutOfRangeError(absl::StrCat("payload ", fetch.entry, " of ",
+                                                               set.entries().size())));
   } else {
     set.link()->transfers().Start(fetch, set.entry(fetch.entry), &set);
   }

@@ -501,11 +501,20 @@ TEST_CASE("a client ends with the reason whatever its server does", "[bootstrap]
     CHECK(status.code() == StatusCode::kResourceExhausted);
     CHECK(status.message().find("no room") != absl::string_view::npos);
   }
-  SECTION("speaks something else, or another version, or out of order") {
+  SECTION("speaks another version") {
     reply.version = 9;
     const std::string version = wire::EncodeHello(HelloType::kHelloReply, reply);
+    const absl::Status status = ConnectTo([&](int fd) {
+      (void)!recv(fd, buffer, sizeof(buffer), 0);
+      (void)!send(fd, version.data(), version.size(), MSG_NOSIGNAL);
+      (void)!recv(fd, buffer, sizeof(buffer), 0);
+    });
+    CHECK(status.code() == StatusCode::kFailedPrecondition);
+    CHECK(status.message().find("to 9") != absl::string_view::npos);
+  }
+  SECTION("speaks something else, or out of order") {
     for (const std::string& text :
-         {std::string("HTTP/1.1 400 Bad Request\r\n\r\n"), version, Hello(), Open(0)}) {
+         {std::string("HTTP/1.1 400 Bad Request\r\n\r\n"), Hello(), Open(0)}) {
       const absl::Status status = ConnectTo([&](int fd) {
         (void)!recv(fd, buffer, sizeof(buffer), 0);
         (void)!send(fd, text.data(), text.size(), MSG_NOSIGNAL);
