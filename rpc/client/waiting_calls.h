@@ -9,6 +9,10 @@ namespace verbena::internal {
 
 class WaitingCalls {
  public:
+  WaitingCalls() = default;
+  WaitingCalls(const WaitingCalls&) = delete;
+  WaitingCalls& operator=(const WaitingCalls&) = delete;
+
   bool empty() const { return first_ == nullptr; }
   UnaryOperation* first() const { return first_; }
 
