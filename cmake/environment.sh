@@ -37,3 +37,15 @@ build() {
   fi
   echo "build $preset: $((SECONDS - start)) s"
 }
+
+# run_tests PRESET [ARGUMENT...]: by ctest, which gives a test that fails a second try, since another process of the machine
+# may have had its CPUs for as long as a test waits. Those that needed it are named: a test that does so often is broken.
+run_tests() {
+  local preset=$1 status=0
+  local log=build/$preset/tests.log
+  ctest --preset "$preset" --output-log "$log" "${@:2}" || status=$?
+  local twice
+  twice=$(sed -nE 's/.*Test +#[0-9]+: ([^ ]+) .*\*\*\*(Failed|Timeout|Exception).*/\1/p' "$log" | sort -u | tr '\n' ' ')
+  [[ -z $twice ]] || echo "failed at least once: $twice"
+  return "$status"
+}
