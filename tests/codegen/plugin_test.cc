@@ -12,7 +12,7 @@
 
 namespace verbena::codegen {
 namespace {
-using Catch::Contains;
+using Catch::ContainsSubstring;
 using google::protobuf::FileDescriptorProto;
 using google::protobuf::compiler::CodeGeneratorRequest;
 using google::protobuf::compiler::CodeGeneratorResponse;
@@ -48,11 +48,11 @@ TEST_CASE("requests that do not link are protoc's fault, not the schema's", "[co
   // A file to generate that is not there.
   CodeGeneratorRequest missing = RequestFor("x.proto");
   missing.add_file_to_generate("y.proto");
-  CHECK_THAT(std::string(Generate(missing).status().message()), Contains("y.proto"));
+  CHECK_THAT(std::string(Generate(missing).status().message()), ContainsSubstring("y.proto"));
   // An import that is not there.
   CodeGeneratorRequest import = RequestFor("x.proto");
   import.mutable_proto_file(0)->add_dependency("z.proto");
-  CHECK_THAT(std::string(Generate(import).status().message()), Contains("z.proto"));
+  CHECK_THAT(std::string(Generate(import).status().message()), ContainsSubstring("z.proto"));
   // A type that is not there.
   CodeGeneratorRequest type = RequestFor("x.proto");
   auto& method = *type.mutable_proto_file(0)->add_service()->add_method();
@@ -60,7 +60,7 @@ TEST_CASE("requests that do not link are protoc's fault, not the schema's", "[co
   method.set_name("M");
   method.set_input_type(".Nobody");
   method.set_output_type(".Nobody");
-  CHECK_THAT(std::string(Generate(type).status().message()), Contains("Nobody"));
+  CHECK_THAT(std::string(Generate(type).status().message()), ContainsSubstring("Nobody"));
   // One file twice, with different contents.
   CodeGeneratorRequest twice = RequestFor("x.proto");
   twice.add_proto_file()->set_name("x.proto");
@@ -72,7 +72,7 @@ TEST_CASE("a file's name cannot break out of an #include", "[codegen]") {
   for (const char* name : {"a\"b.proto", "a\nb.proto", "a\\b.proto"}) {
     const auto response = Generate(RequestFor(name));
     REQUIRE(response.ok());
-    CHECK_THAT(response->error(), Contains("an #include cannot have"));
+    CHECK_THAT(response->error(), ContainsSubstring("an #include cannot have"));
     CHECK(response->file_size() == 0);
   }
 }
@@ -82,20 +82,20 @@ TEST_CASE("errors have a place even without source information", "[codegen]") {
   request.mutable_proto_file(0)->mutable_options()->set_cc_generic_services(true);
   const auto response = Generate(request);
   REQUIRE(response.ok());
-  CHECK_THAT(response->error(), Contains("x.proto:1:1: cc_generic_services"));
+  CHECK_THAT(response->error(), ContainsSubstring("x.proto:1:1: cc_generic_services"));
 }
 
 TEST_CASE("the plugin tells a broken request from a broken schema", "[codegen]") {
   // Not a request: a line on stderr and a status.
   const ProcessResult garbage = Feed("\xff\xff\xff");
   CHECK(garbage.status == 1);
-  CHECK_THAT(garbage.output, Contains("stdin is not a CodeGeneratorRequest"));
+  CHECK_THAT(garbage.output, ContainsSubstring("stdin is not a CodeGeneratorRequest"));
   // A request that does not link: the same.
   CodeGeneratorRequest broken = RequestFor("x.proto");
   broken.add_file_to_generate("y.proto");
   const ProcessResult unlinked = Feed(broken.SerializeAsString());
   CHECK(unlinked.status == 1);
-  CHECK_THAT(unlinked.output, Contains("y.proto"));
+  CHECK_THAT(unlinked.output, ContainsSubstring("y.proto"));
   // A schema error: a response that says so, and status 0.
   CodeGeneratorRequest schema = RequestFor("x.proto");
   schema.mutable_proto_file(0)->set_package("verbena");
@@ -103,7 +103,7 @@ TEST_CASE("the plugin tells a broken request from a broken schema", "[codegen]")
   CHECK(refused.status == 0);
   CodeGeneratorResponse response;
   REQUIRE(response.ParseFromString(refused.output));
-  CHECK_THAT(response.error(), Contains("own namespace"));
+  CHECK_THAT(response.error(), ContainsSubstring("own namespace"));
 }
 
 TEST_CASE("the plugin answers people", "[codegen]") {
@@ -112,10 +112,10 @@ TEST_CASE("the plugin answers people", "[codegen]") {
   CHECK(version.output == "protoc-gen-verbena " VERBENA_VERSION "\n");
   const ProcessResult help = RunCommand(VERBENA_PLUGIN " --help");
   CHECK(help.status == 0);
-  CHECK_THAT(help.output, Contains("protoc --cpp_out=DIR --verbena_out=DIR"));
+  CHECK_THAT(help.output, ContainsSubstring("protoc --cpp_out=DIR --verbena_out=DIR"));
   const ProcessResult unknown = RunCommand(VERBENA_PLUGIN " --frobnicate");
   CHECK(unknown.status == 2);
-  CHECK_THAT(unknown.output, Contains("unknown argument --frobnicate"));
+  CHECK_THAT(unknown.output, ContainsSubstring("unknown argument --frobnicate"));
 }
 
 TEST_CASE("parameters: none is known, nothing is nothing", "[codegen]") {

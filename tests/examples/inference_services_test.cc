@@ -15,7 +15,7 @@
 namespace verbena::examples {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::ContainsSubstring;
 
 safetensors::File OpenOrFail(const std::string& path) {
   absl::StatusOr<safetensors::File> file = safetensors::File::Open(path);
@@ -100,11 +100,12 @@ TEST_CASE("images that do not fit the network are refused", "[example]") {
     request.Attach(*request->mutable_images(), *Tensor::Empty(dtype, shape));
     return Text(stub.Classify(request).Get().status());
   };
-  CHECK_THAT(error(kInt32, Shape(1, 64)), Contains("expected float32 and 2"));
-  CHECK_THAT(error(kFloat32, Shape(64)), Contains("1 dimensions"));
-  CHECK_THAT(error(kFloat32, Shape(0, 64)), Contains("0 images, allowed are 1 to 1024"));
-  CHECK_THAT(error(kFloat32, Shape(1025, 64)), Contains("1025 images"));
-  CHECK_THAT(error(kFloat32, Shape(1, 63)), Contains("63 pixels per image, the network takes 64"));
+  CHECK_THAT(error(kInt32, Shape(1, 64)), ContainsSubstring("expected float32 and 2"));
+  CHECK_THAT(error(kFloat32, Shape(64)), ContainsSubstring("1 dimensions"));
+  CHECK_THAT(error(kFloat32, Shape(0, 64)), ContainsSubstring("0 images, allowed are 1 to 1024"));
+  CHECK_THAT(error(kFloat32, Shape(1025, 64)), ContainsSubstring("1025 images"));
+  CHECK_THAT(error(kFloat32, Shape(1, 63)),
+             ContainsSubstring("63 pixels per image, the network takes 64"));
 }
 
 TEST_CASE("a tensor that the file does not have is not found", "[example]") {
@@ -126,7 +127,7 @@ TEST_CASE("a file that changes while it is served is not pulled", "[example]") {
   temporary.Truncate(8);
   absl::Status status = PullAll(stub).status();
   CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
-  CHECK_THAT(Text(status), Contains("has 8 now"));
+  CHECK_THAT(Text(status), ContainsSubstring("has 8 now"));
 }
 
 TEST_CASE("a file that is truncated while it is pulled fails that pull and nothing else",
@@ -180,12 +181,13 @@ TEST_CASE("a tensor larger than a piece arrives whole", "[example]") {
 }
 
 TEST_CASE("a server whose list disagrees with its tensors is found out", "[example]") {
-  CHECK_THAT(Text(PullFromLiar({2}, 8)), Contains("arrived with SHA-256"));
+  CHECK_THAT(Text(PullFromLiar({2}, 8)), ContainsSubstring("arrived with SHA-256"));
   CHECK(PullFromLiar({2}, 8).code() == absl::StatusCode::kDataLoss);
-  CHECK_THAT(Text(PullFromLiar({2}, 9)), Contains("9 bytes, its dtype and shape need 8"));
-  CHECK_THAT(Text(PullFromLiar({1}, 4)), Contains("not of the dtype and shape that were listed"));
-  CHECK_THAT(Text(PullFromLiar({-1}, 4)), Contains("dimension -1 is negative"));
-  CHECK_THAT(Text(PullFromLiar({int64_t{1} << 62, 4}, 0)), Contains("too large"));
+  CHECK_THAT(Text(PullFromLiar({2}, 9)), ContainsSubstring("9 bytes, its dtype and shape need 8"));
+  CHECK_THAT(Text(PullFromLiar({1}, 4)),
+             ContainsSubstring("not of the dtype and shape that were listed"));
+  CHECK_THAT(Text(PullFromLiar({-1}, 4)), ContainsSubstring("dimension -1 is negative"));
+  CHECK_THAT(Text(PullFromLiar({int64_t{1} << 62, 4}, 0)), ContainsSubstring("too large"));
   CHECK(PullFromLiar({int64_t{1} << 40}, uint64_t{1} << 42).code() ==
         absl::StatusCode::kResourceExhausted);
 }

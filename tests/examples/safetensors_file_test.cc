@@ -14,7 +14,7 @@
 namespace verbena::safetensors {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::ContainsSubstring;
 using examples::LittleEndian;
 using examples::TemporaryFile;
 
@@ -28,7 +28,7 @@ std::string ErrorOf(const std::string& contents) {
   absl::StatusOr<File> file = File::Open(temporary.path());
   if (file.ok()) return "opened";
   CHECK(file.status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK_THAT(std::string(file.status().message()), Contains(temporary.path()));
+  CHECK_THAT(std::string(file.status().message()), ContainsSubstring(temporary.path()));
   return std::string(file.status().message());
 }
 
@@ -58,35 +58,41 @@ TEST_CASE("a truncated file is refused at every length", "[safetensors]") {
     const std::string error = ErrorOf(whole.substr(0, bytes));
     INFO(bytes);
     if (bytes < 10) {
-      CHECK_THAT(error,
-                 Contains(absl::StrCat("the file has ", bytes, " bytes, the smallest is 10")));
+      CHECK_THAT(error, ContainsSubstring(
+                            absl::StrCat("the file has ", bytes, " bytes, the smallest is 10")));
     } else if (bytes < 8 + sizeof(kTwoBytes) - 1) {
-      CHECK_THAT(error, Contains(absl::StrCat("but only ", bytes - 8, " bytes follow it")));
+      CHECK_THAT(error,
+                 ContainsSubstring(absl::StrCat("but only ", bytes - 8, " bytes follow it")));
     } else {
-      CHECK_THAT(error, Contains("tensor 't': data_offsets end at 2"));
+      CHECK_THAT(error, ContainsSubstring("tensor 't': data_offsets end at 2"));
     }
   }
-  CHECK_THAT(ErrorOf(whole + "z"), Contains("the tensors end at 2, the file has 3 bytes of data"));
+  CHECK_THAT(ErrorOf(whole + "z"),
+             ContainsSubstring("the tensors end at 2, the file has 3 bytes of data"));
 }
 
 TEST_CASE("a header length above the file or the limit is refused", "[safetensors]") {
-  CHECK_THAT(ErrorOf(LittleEndian(3) + "{}"), Contains("length is 3, but only 2 bytes follow it"));
+  CHECK_THAT(ErrorOf(LittleEndian(3) + "{}"),
+             ContainsSubstring("length is 3, but only 2 bytes follow it"));
   CHECK_THAT(ErrorOf(LittleEndian(UINT64_MAX) + "{}"),
-             Contains("length is 18446744073709551615, allowed are 2"));
-  CHECK_THAT(ErrorOf(LittleEndian(UINT64_MAX - 7) + "{}"), Contains("allowed are 2 to 100000000"));
-  CHECK_THAT(ErrorOf(LittleEndian(kHeaderBytesMax + 1) + "{}"), Contains("length is 100000001"));
-  CHECK_THAT(ErrorOf(LittleEndian(0) + "{}"), Contains("length is 0, allowed are 2"));
-  CHECK_THAT(ErrorOf("not one, but a text"), Contains("is it a .safetensors file?"));
+             ContainsSubstring("length is 18446744073709551615, allowed are 2"));
+  CHECK_THAT(ErrorOf(LittleEndian(UINT64_MAX - 7) + "{}"),
+             ContainsSubstring("allowed are 2 to 100000000"));
+  CHECK_THAT(ErrorOf(LittleEndian(kHeaderBytesMax + 1) + "{}"),
+             ContainsSubstring("length is 100000001"));
+  CHECK_THAT(ErrorOf(LittleEndian(0) + "{}"), ContainsSubstring("length is 0, allowed are 2"));
+  CHECK_THAT(ErrorOf("not one, but a text"), ContainsSubstring("is it a .safetensors file?"));
 }
 
 TEST_CASE("what is no regular file is an error, not a wait", "[safetensors]") {
   CHECK(File::Open("/nonexistent/x").status().code() == absl::StatusCode::kNotFound);
   CHECK_THAT(std::string(File::Open("/tmp").status().message()),
-             Contains("/tmp: not a regular file"));
+             ContainsSubstring("/tmp: not a regular file"));
   TemporaryFile temporary("");
   const std::string pipe = temporary.path() + ".pipe";
   REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
-  CHECK_THAT(std::string(File::Open(pipe).status().message()), Contains("not a regular file"));
+  CHECK_THAT(std::string(File::Open(pipe).status().message()),
+             ContainsSubstring("not a regular file"));
   unlink(pipe.c_str());
 }
 
@@ -126,7 +132,7 @@ TEST_CASE("a file that changes under the mapping is told by CheckUnchanged", "[s
   temporary.Truncate(8);
   absl::Status status = file->CheckUnchanged();
   CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
-  CHECK_THAT(std::string(status.message()), Contains("and has 8 now"));
+  CHECK_THAT(std::string(status.message()), ContainsSubstring("and has 8 now"));
 }
 
 TEST_CASE("a process that reads a truncated file says which before SIGBUS ends it",
@@ -156,7 +162,7 @@ TEST_CASE("a process that reads a truncated file says which before SIGBUS ends i
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK(WIFSIGNALED(status));
   CHECK(WTERMSIG(status) == SIGBUS);
-  CHECK_THAT(said, Contains(absl::StrCat("fatal: ", temporary.path(), " was truncated")));
+  CHECK_THAT(said, ContainsSubstring(absl::StrCat("fatal: ", temporary.path(), " was truncated")));
 }
 
 }  // namespace verbena::safetensors

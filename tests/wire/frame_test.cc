@@ -9,7 +9,7 @@
 namespace verbena::wire {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::ContainsSubstring;
 
 std::vector<std::byte> FrameOf(std::vector<std::byte> records, uint32_t granted = 7) {
   std::vector<std::byte> frame(kFrameHeaderBytes + records.size());
@@ -81,19 +81,20 @@ TEST_CASE("what is wrong with a frame is said with its values and limits", "[wir
     return FrameErrorText(FrameOf(both));
   };
   CHECK_THAT(after_good(Record(RecordType::kReply, 16, 0, 24)),
-             Contains("type 0x82 and 24 bytes passes the end of its frame, 16 are left"));
+             ContainsSubstring("type 0x82 and 24 bytes passes the end of its frame, 16 are left"));
   CHECK_THAT(after_good(std::vector<std::byte>(4)),
-             Contains("header of 8 bytes passes the end of its frame, 4 are left"));
+             ContainsSubstring("header of 8 bytes passes the end of its frame, 4 are left"));
   CHECK_THAT(after_good(Record(RecordType::kRequest, 8)),
-             Contains("type 0x81 and 8 bytes, whose length") && Contains("16"));
+             ContainsSubstring("type 0x81 and 8 bytes, whose length") && ContainsSubstring("16"));
   CHECK_THAT(after_good(Record(static_cast<RecordType>(0xf0), 8)),
-             Contains("unknown critical record: a record of type 0xf0"));
+             ContainsSubstring("unknown critical record: a record of type 0xf0"));
   std::vector<std::byte> frame = FrameOf(Record(RecordType::kReply, 16));
   CHECK_THAT(FrameErrorText(absl::MakeConstSpan(frame).first(7)),
-             Contains("a frame of 7 bytes, at least 8"));
+             ContainsSubstring("a frame of 7 bytes, at least 8"));
   frame[2] = std::byte{9};
   CHECK_THAT(FrameErrorText(absl::MakeConstSpan(frame).first(16)),
-             Contains("a frame of 16 bytes says 24") && Contains("the mark 0x9 for 0x56"));
+             ContainsSubstring("a frame of 16 bytes says 24") &&
+                 ContainsSubstring("the mark 0x9 for 0x56"));
 }
 
 TEST_CASE("random bytes never make the walk leave the frame", "[wire]") {

@@ -12,7 +12,7 @@
 namespace verbena::wire {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::ContainsSubstring;
 
 PayloadEntry Entry(uint64_t ticket, uint64_t bytes, size_t pieces = 1) {
   PayloadEntry entry;
@@ -114,7 +114,7 @@ TEST_CASE("every truncation of a message is refused or shorter, never read past 
     const absl::Status status = DecodeSections(MessageKind::kReply, flags, cut, view);
     REQUIRE_FALSE(status.ok());
     CHECK_THAT(std::string(status.message()),
-               Contains("truncated: it needs ") && Contains(" are there"));
+               ContainsSubstring("truncated: it needs ") && ContainsSubstring(" are there"));
   }
 }
 
@@ -164,10 +164,10 @@ TEST_CASE("metadata with bad keys, lengths or too many bytes is refused", "[wire
   CHECK_FALSE(DecodeMetadata(encode({{"", "v"}}), 1, pairs).ok());
   CHECK_FALSE(DecodeMetadata(encode({{"Upper", "v"}}), 1, pairs).ok());
   CHECK_THAT(std::string(DecodeMetadata(encode({{"a b", "v"}}), 1, pairs).message()),
-             Contains("key of 3 bytes, \"a b\""));
+             ContainsSubstring("key of 3 bytes, \"a b\""));
   CHECK_FALSE(DecodeMetadata(encode({{"a", "v"}}), 2, pairs).ok());
   CHECK_THAT(std::string(DecodeMetadata(encode({{"a", "v"}, {"b", "w"}}), 1, pairs).message()),
-             Contains("10 bytes are left after the metadata"));
+             ContainsSubstring("10 bytes are left after the metadata"));
   const std::string large(limits::kMetadataBytesMax, 'x');
   CHECK_FALSE(DecodeMetadata(encode({{"a", large}}), 1, pairs).ok());
   std::vector<std::byte> lies = encode({{"a", "v"}});
