@@ -137,7 +137,9 @@ absl::Status ListenState::OpenStream() {
       if (parsed->is_unix) unlink_path_ = parsed->host;
       return absl::OkStatus();
     }
-    if (why.ok() || fd.status().code() == absl::StatusCode::kAlreadyExists) why = fd.status();
+    if (why.ok() || absl::IsAlreadyExists(fd.status())) why = fd.status();
+    // Another address of the name may be free, but clients would go to who has this one.
+    if (absl::IsAlreadyExists(why)) break;
   }
   return absl::Status(why.code(),
                       absl::StrCat("cannot listen on ", options_.address, ": ", why.message()));

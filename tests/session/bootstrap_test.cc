@@ -2,6 +2,7 @@
 // refused.
 #include "rpc/session/bootstrap.h"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -293,6 +294,29 @@ TEST_CASE("addresses that people write work, or are refused by name", "[bootstra
     const auto second = Listener::Listen(same, {&pair.server}, pair.sink);
     CHECK(second.status().code() == StatusCode::kAlreadyExists);
     CHECK(Says(second.status(), pair.listener->address()));
+  }
+  SECTION("a port in use on the first of several addresses") {
+    // Without a host there are two: all of IPv6, and all of IPv4, which stays free.
+    const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int on = 1;
+    sockaddr_in6 all{};
+    all.sin6_family = AF_INET6;
+    socklen_t bytes = sizeof(all);
+    const bool has_ipv6 =
+        fd >= 0 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on)) == 0 &&
+        bind(fd, reinterpret_cast<sockaddr*>(&all), bytes) == 0 && listen(fd, 1) == 0 &&
+        getsockname(fd, reinterpret_cast<sockaddr*>(&all), &bytes) == 0;
+    if (!has_ipv6) {
+      WARN("skipped: no IPv6 here");
+    } else {
+      ListenOptions options;
+      options.address = absl::StrCat(":", ntohs(all.sin6_port));
+      Pair pair;
+      const auto second = Listener::Listen(options, {&pair.server}, pair.sink);
+      CHECK(second.status().code() == StatusCode::kAlreadyExists);
+      CHECK(Says(second.status(), options.address));
+    }
+    if (fd >= 0) close(fd);
   }
   SECTION("no address, nobody there, no such host") {
     Pair pair;

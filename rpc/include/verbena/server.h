@@ -19,6 +19,7 @@ class ServerOptions {
   ServerOptions() = default;
 
   // "host:port", ":port" (all interfaces), "127.0.0.1:0" (any free port), "unix:/path". Required.
+  // Of a host with several addresses the first that this machine has, IPv6 before IPv4.
   ServerOptions& set_listen(absl::string_view address) & {
     listen_ = std::string(address);
     return *this;
