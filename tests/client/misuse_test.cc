@@ -254,8 +254,14 @@ void DestroyInHandler(const char* method) {
     stub.SlowHello(RequestFor("a")).Get().IgnoreError();
   }
 }
-TEST_CASE("dies: a handler destroys its server", "[.]") { DestroyInHandler("SayHello"); }
-TEST_CASE("dies: a blocking handler destroys its server", "[.]") { DestroyInHandler("SlowHello"); }
+TEST_CASE("dies: a handler destroys its server", "[.]") {
+  DestroyInHandler("SayHello");
+  FAIL("it lives");
+}
+TEST_CASE("dies: a blocking handler destroys its server", "[.]") {
+  DestroyInHandler("SlowHello");
+  FAIL("it lives");
+}
 TEST_CASE("dies: a callback destroys a server", "[.]") {
   DieByAbort();
   GreeterMock greeter;
@@ -263,6 +269,7 @@ TEST_CASE("dies: a callback destroys a server", "[.]") {
   test::Greeter::Stub stub(Channel::Create(server->address()));
   stub.SayHello(RequestFor("a")).Then([&](absl::StatusOr<HelloReply>) { server.reset(); });
   absl::SleepFor(absl::Seconds(20));
+  FAIL("it lives");
 }
 
 // This program again, with that case alone: what it wrote, after it was aborted.

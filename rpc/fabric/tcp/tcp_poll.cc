@@ -141,8 +141,9 @@ bool TcpFabric::PollAll(EventSink& sink) {
   }
   if (!backlogged_.empty()) [[unlikely]]
     any |= FlushBacklogs();
-  // What frames woke runs after this poll: bulk lanes let it, but not twice in a row.
-  bulk_waited_ = any && !bulk_waited_ && !engaged_.empty();
+  // What frames of this tick woke runs after it: bulk lanes let it, but not twice in a row.
+  const bool frames = busy_ticks_ == kBusyTicks;
+  bulk_waited_ = frames && !bulk_waited_ && !engaged_.empty();
   if (!engaged_.empty() && !bulk_waited_) any |= PollLanes();
   if (copies_.busy() || !uncopied_.empty()) [[unlikely]]
     any |= PollCopies();
