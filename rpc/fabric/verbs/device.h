@@ -65,15 +65,16 @@ class Device {
   // After a fatal event: nothing of it will work again in this process. Any thread.
   bool dead() const { return dead_.load(std::memory_order_acquire); }
 
-  // Any thread. Events of the device from now on. One of a QP, CQ or SRQ whose context is a
-  // listener of this device (the DeviceListener* itself, as void*) goes to that listener alone, any
-  // other to all.
+  // Any thread but the event thread. Events of the device from now on. One of a QP, CQ or SRQ whose
+  // context is a listener of this device (the DeviceListener* itself, as void*) goes to that
+  // listener alone, any other to all.
   void AddListener(DeviceListener* listener);
   // Any thread but the event thread. Returns when no call of it is under way, nor will be.
   void RemoveListener(DeviceListener* listener);
 
  private:
   friend class DeviceList;
+  friend struct DeviceForTest;
   friend class DeviceEvents;
   Device() = default;
   ~Device() = default;

@@ -5,6 +5,9 @@
 
 namespace verbena::fabric::verbs {
 
+// More would make work requests so large that fewer of them fit; frames of that size gain nothing.
+inline constexpr uint32_t kInlineBytesAsked = 512;
+
 // As the device says, brought into the range that its own interfaces can carry: never negative,
 // READ depths at most 255, 0 where it has no such thing. Upper limits of the device; a process may
 // get less.
@@ -20,7 +23,7 @@ struct DeviceLimits {
   uint32_t qp_max = 0;
   uint32_t mr_max = 0;
   uint32_t mw_max = 0;
-  // What a QP with one send piece was granted when asked for up to kInlineBytesAsked. Others may
+  // What a QP with one send piece was granted that asked for kInlineBytesAsked or less. Others may
   // get less: ask, and read back.
   uint32_t inline_bytes_hint = 0;
   bool windows_2b = false;         // memory windows of type 2B, bound by work requests

@@ -1,0 +1,37 @@
+#pragma once
+// What the kernel's files say of RDMA devices. Each function takes the folder where sysfs is
+// mounted, so that tests have their own. Includes no verbs header. Any thread; reads files.
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace verbena::fabric::verbs {
+
+inline constexpr absl::string_view kSysfs = "/sys";
+
+// A file's first line without white space around it; empty where there is none.
+std::string ReadLine(const std::string& path);
+// Names in a folder, sorted; empty where there is none.
+std::vector<std::string> NamesIn(const std::string& folder);
+
+// RDMA devices that the kernel has, whether or not this process may use them.
+std::vector<std::string> KernelDevices(absl::string_view root = kSysfs);
+
+// The network interface of a RoCE port: the one of its first GID; else the device's parent.
+// Empty: none.
+std::string NetdevOf(absl::string_view device, int port, absl::string_view root = kSysfs);
+
+// The NUMA node of the device's PCI parent; a soft device has none, and is where its network
+// interface is. -1: unknown.
+int NumaNodeOf(absl::string_view device, absl::string_view root = kSysfs);
+
+// What the device counts on a port, by the names of sysfs: hw_counters (retransmissions, RNR NAKs
+// and the like) and counters. Empty: it counts nothing, or there is no such port. Numbers since the
+// driver was loaded, of all processes.
+std::map<std::string, uint64_t> HardwareCounters(absl::string_view device, int port,
+                                                 absl::string_view root = kSysfs);
+
+}  // namespace verbena::fabric::verbs
