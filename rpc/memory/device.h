@@ -5,6 +5,7 @@
 // regions only through these, so they never include CUDA.
 //
 // Invariant: nobody dereferences a Region's address unless device().host_accessible().
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,8 +28,9 @@ struct Extent {
   uint64_t buffer_id = 0;
 };
 
-// How an extent is made reachable for another process.
-enum class ExportWay : uint8_t { kMemfd, kProcess, kIpc, kVmmDescriptor, kDmaBuf };
+// How an extent is made reachable for another process, or (kDmaBuf) a NIC. kHostPeer asks for the
+// best of the others that a process of this host can import; the Export says which it became.
+enum class ExportWay : uint8_t { kMemfd, kProcess, kIpc, kVmmDescriptor, kDmaBuf, kHostPeer };
 
 // What goes to the peer: plain words, and at most one descriptor, sent over the links' side socket.
 struct Export {
@@ -37,7 +39,9 @@ struct Export {
   uint64_t offset = 0;  // of the extent within the descriptor
   uint64_t bytes = 0;
   uint64_t buffer_id = 0;
-  uint64_t address = 0;  // kProcess: where it lies in the owner
+  uint64_t address = 0;                  // kProcess: where it lies in the owner
+  std::array<std::byte, 64> handle{};    // kIpc
+  std::array<std::byte, 16> hardware{};  // of a GPU: which one it is, whatever processes number it
 };
 
 // A peer's extent, usable here.
@@ -79,6 +83,9 @@ class Device {
   virtual ::verbena::Device where() const = 0;
   // Whether the CPU may load and store there.
   virtual bool host_accessible() const = 0;
+  // Not OK: a fault that stays, of the hardware or of work that ran there. Nothing can be moved
+  // from or to it any more, and a copy that was queued may have failed for it. Any thread.
+  virtual absl::Status health() const { return absl::OkStatus(); }
 
   // The methods below may block: setup thread only.
   virtual absl::StatusOr<std::vector<Extent>> Describe(const void* pointer, size_t bytes) = 0;

@@ -124,7 +124,7 @@ absl::StatusOr<std::vector<Extent>> FakeDevice::Describe(const void* pointer, si
 }
 
 absl::StatusOr<Export> FakeDevice::ExportTo(const Extent& extent, ExportWay way) {
-  if (way != ExportWay::kMemfd)
+  if (way != ExportWay::kMemfd && way != ExportWay::kHostPeer)
     return absl::UnimplementedError("a fake device exports memfds only");
   absl::MutexLock lock(&mutex_);
   const auto it = memories_.find(reinterpret_cast<uintptr_t>(extent.base));
