@@ -1,0 +1,56 @@
+#pragma once
+// The primary context of one GPU: the one that the CUDA runtime, and so every framework, uses.
+// Taken at the first use and kept, so a process that names a GPU and never touches it pays
+// nothing, and a GPU that nobody named gets none.
+#include <atomic>
+#include <functional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "rpc/gpu/driver.h"
+
+namespace verbena::gpu {
+
+class PrimaryContext {
+ public:
+  PrimaryContext(const Driver& driver, abi::Ordinal ordinal) : driver_(driver), ordinal_(ordinal) {}
+  ~PrimaryContext();
+  PrimaryContext(const PrimaryContext&) = delete;
+  PrimaryContext& operator=(const PrimaryContext&) = delete;
+
+  // The first call blocks for some 200 ms where nobody else in the process uses the GPU. Any
+  // thread. Errors as StatusOf.
+  absl::StatusOr<abi::Context> Get();
+  // Runs once, when it has been taken, on the thread that did. Before the first Get.
+  void set_on_taken(std::function<void()> on_taken) { on_taken_ = std::move(on_taken); }
+  // Whether somebody has: then Get does not block.
+  bool taken() const { return context_.load(std::memory_order_acquire) != nullptr; }
+
+ private:
+  const Driver& driver_;
+  const abi::Ordinal ordinal_;
+  std::function<void()> on_taken_;
+  std::atomic<abi::Context> context_{nullptr};
+  absl::Mutex mutex_;  // held while it is taken
+};
+
+// Makes a context current on this thread, and what was current again at the end.
+class InContext {
+ public:
+  InContext(const Driver& driver, abi::Context context)
+      : driver_(driver), pushed_(driver.cuCtxPushCurrent_v2(context) == abi::kSuccess) {}
+  ~InContext() {
+    abi::Context popped = nullptr;
+    if (pushed_) driver_.cuCtxPopCurrent_v2(&popped);
+  }
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+
+ private:
+  const Driver& driver_;
+  const bool pushed_;
+};
+
+}  // namespace verbena::gpu

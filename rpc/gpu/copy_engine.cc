@@ -1,0 +1,287 @@
+#include "rpc/gpu/copy_engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "rpc/base/log.h"
+#include "rpc/gpu/cuda_device.h"
+
+namespace verbena::gpu {
+namespace {
+
+// Polls without news after which the driver is asked whether the stream has failed: a fault stops
+// it, and then it writes no word. About a millisecond.
+constexpr uint32_t kIdlePollsMax = 4096;
+constexpr size_t kWordBytes = 64;
+
+abi::Address AddressOf(const std::byte* pointer) { return reinterpret_cast<abi::Address>(pointer); }
+
+}  // namespace
+
+CudaCopyEngine::~CudaCopyEngine() {
+  if (context_ == nullptr) return;
+  const Driver& driver = device_.driver();
+  while (!broken_ && !Reached(sequence_)) LookForFault();
+  const InContext in(driver, context_);
+  if (stream_ != nullptr) driver.cuStreamDestroy_v2(stream_);
+  if (copied_ != nullptr) driver.cuEventDestroy_v2(copied_);
+  for (const auto& [context, event] : events_) driver.cuEventDestroy_v2(event);
+  if (word_ != nullptr) driver.cuMemFreeHost(word_);
+  if (stage_memory_ != nullptr) driver.cuMemFreeHost(stage_memory_);
+}
+
+bool CudaCopyEngine::Start() {
+  if (stream_ != nullptr) return true;
+  const absl::StatusOr<abi::Context> context = device_.context().Get();
+  if (!context.ok()) {
+    VERBENA_LOG(kWarning, "no copies: ", context.status().message());
+    return false;
+  }
+  context_ = *context;
+  const InContext in(device_.driver(), context_);
+  const abi::Result r = MakeStream();
+  if (r == abi::kSuccess) return true;
+  VERBENA_LOG(kWarning, "no copies: ", device_.Note(r, "making a stream").message());
+  return false;
+}
+
+// Goes on where a call that failed left off.
+abi::Result CudaCopyEngine::MakeStream() {
+  const Driver& driver = device_.driver();
+  if (word_ == nullptr) {
+    void* word = nullptr;
+    const abi::Result r = driver.cuMemHostAlloc(&word, kWordBytes, abi::kHostAllocPortable);
+    if (r != abi::kSuccess) return r;
+    word_ = static_cast<uint32_t*>(word);
+    *word_ = 0;
+  }
+  abi::Result r = driver.cuMemHostGetDevicePointer_v2(&word_address_, word_, 0);
+  if (r != abi::kSuccess) return r;
+  if (copied_ == nullptr) r = driver.cuEventCreate(&copied_, abi::kEventDisableTiming);
+  if (r != abi::kSuccess) return r;
+  return driver.cuStreamCreateWithPriority(&stream_, abi::kStreamNonBlocking, 0);
+}
+
+bool CudaCopyEngine::StartStages() {
+  if (stage_memory_ != nullptr) return true;
+  void* memory = nullptr;
+  if (device_.driver().cuMemHostAlloc(&memory, kStages * kStageBytes, abi::kHostAllocPortable) !=
+      abi::kSuccess) {
+    return false;
+  }
+  stage_memory_ = static_cast<std::byte*>(memory);
+  for (size_t i = 0; i < kStages; ++i) stages_[i].memory = stage_memory_ + i * kStageBytes;
+  return true;
+}
+
+bool CudaCopyEngine::Copy(uint64_t tag, absl::Span<const memory::CopyPiece> pieces,
+                          memory::StreamOrder order) {
+  if (last_ - first_ == limits::kCopiesInFlightMax) return false;
+  Queued& entry = At(last_++);
+  entry.tag = tag;
+  entry.pieces.assign(pieces.begin(), pieces.end());
+  entry.order = order;
+  entry.issued = false;
+  entry.stages = 0;
+  entry.sequence = sequence_;
+  entry.ok = !broken_ && Start();
+  if (next_ + 1 != last_) return true;
+  size_t no_budget = 0;  // only what the CPU has no part in
+  IssueFront(no_budget, [] { return false; });
+  return true;
+}
+
+bool CudaCopyEngine::Reached(uint32_t sequence) const {
+  if (word_ == nullptr) return true;
+  const uint32_t word = std::atomic_ref<uint32_t>(*word_).load(std::memory_order_acquire);
+  return static_cast<int32_t>(word - sequence) >= 0;
+}
+
+bool CudaCopyEngine::Poll(size_t budget_bytes, absl::FunctionRef<bool()> yield,
+                          absl::FunctionRef<void(uint64_t, bool)> done) {
+  size_t budget = budget_bytes;
+  bool any = false;
+  for (;;) {
+    EmptyStages(budget);
+    if (next_ == last_ || !IssueFront(budget, yield)) break;
+  }
+  while (first_ != next_) {
+    Queued& entry = At(first_);
+    if (!broken_ && (entry.stages > 0 || !Reached(entry.sequence))) break;
+    const uint64_t tag = entry.tag;
+    const bool ok = entry.ok && !broken_;
+    ++first_;
+    any = true;
+    done(tag, ok);
+  }
+  if (any) idle_polls_ = 0;
+  if (first_ != last_ && ++idle_polls_ >= kIdlePollsMax) LookForFault();
+  return first_ != last_;
+}
+
+bool CudaCopyEngine::IssueFront(size_t& budget, absl::FunctionRef<bool()> yield) {
+  Queued& entry = At(next_);
+  if (entry.ok && !broken_ && !entry.pieces.empty()) {
+    const InContext in(device_.driver(), context_);
+    if (!begun_) Begin(entry);
+    while (entry.ok && piece_ < entry.pieces.size()) {
+      if (!IssuePiece(entry, budget)) return false;
+      if (piece_offset_ != 0 && yield()) return false;
+    }
+    End(entry);
+  }
+  entry.issued = true;
+  begun_ = false;
+  piece_ = piece_offset_ = 0;
+  ++next_;
+  return true;
+}
+
+void CudaCopyEngine::Begin(Queued& entry) {
+  begun_ = true;
+  if (entry.order.stream != nullptr) WaitFor(entry);
+}
+
+void CudaCopyEngine::End(Queued& entry) {
+  if (entry.ok && entry.order.stream != nullptr) Signal(entry);
+  Write(entry);  // also after an error: what was issued before it has to end first
+}
+
+bool CudaCopyEngine::IssuePiece(Queued& entry, size_t& budget) {
+  const Driver& driver = device_.driver();
+  const memory::CopyPiece& piece = entry.pieces[piece_];
+  if (piece.bytes == 0) {
+    ++piece_;
+    return true;
+  }
+  if (piece_offset_ == 0) {
+    const Reach to = ReachOf(driver, AddressOf(piece.to), piece.bytes);
+    const Reach from = ReachOf(driver, AddressOf(piece.from), piece.bytes);
+    if (to != Reach::kPageable && from != Reach::kPageable) {
+      Check(entry,
+            driver.cuMemcpyAsync(AddressOf(piece.to), AddressOf(piece.from), piece.bytes, stream_),
+            "a copy");
+      ++piece_;
+      return true;
+    }
+    if ((to != Reach::kDevice && from != Reach::kDevice) || piece.to == nullptr ||
+        piece.from == nullptr || !StartStages()) {
+      Check(entry, abi::kInvalidValue, "a copy that neither begins nor ends on a GPU");
+      return true;
+    }
+  }
+  const bool to_device = ReachOf(driver, AddressOf(piece.to), piece.bytes) == Reach::kDevice;
+  return IssueStage(entry, piece, to_device, budget);
+}
+
+bool CudaCopyEngine::IssueStage(Queued& entry, const memory::CopyPiece& piece, bool to_device,
+                                size_t& budget) {
+  if (last_stage_ - first_stage_ == kStages || (to_device && budget == 0)) return false;
+  const Driver& driver = device_.driver();
+  Stage& stage = stages_[last_stage_ % kStages];
+  stage.bytes = std::min(piece.bytes - piece_offset_, kStageBytes);
+  std::byte* const to = piece.to + piece_offset_;
+  const std::byte* const from = piece.from + piece_offset_;
+  if (to_device) {
+    std::memcpy(stage.memory, from, stage.bytes);
+    budget -= std::min(budget, stage.bytes);
+    Check(entry, driver.cuMemcpyAsync(AddressOf(to), AddressOf(stage.memory), stage.bytes, stream_),
+          "a copy from a stage");
+    stage.to = nullptr;
+  } else {
+    Check(entry,
+          driver.cuMemcpyAsync(AddressOf(stage.memory), AddressOf(from), stage.bytes, stream_),
+          "a copy to a stage");
+    stage.to = to;
+    ++entry.stages;
+  }
+  stage.entry = next_;
+  Write(entry);
+  stage.sequence = entry.sequence;
+  ++last_stage_;
+  piece_offset_ += stage.bytes;
+  if (piece_offset_ == piece.bytes) ++piece_, piece_offset_ = 0;
+  return true;
+}
+
+void CudaCopyEngine::EmptyStages(size_t& budget) {
+  while (first_stage_ != last_stage_) {
+    Stage& stage = stages_[first_stage_ % kStages];
+    if (!broken_ && !Reached(stage.sequence)) return;
+    if (stage.to != nullptr) {
+      if (budget == 0) return;
+      if (!broken_) std::memcpy(stage.to, stage.memory, stage.bytes);
+      budget -= std::min(budget, stage.bytes);
+      --At(stage.entry).stages;
+    }
+    ++first_stage_;
+    idle_polls_ = 0;
+  }
+}
+
+void CudaCopyEngine::Write(Queued& entry) {
+  const abi::Result r =
+      device_.driver().cuStreamWriteValue32_v2(stream_, word_address_, sequence_ + 1, 0);
+  if (r == abi::kSuccess) {
+    entry.sequence = ++sequence_;
+    return;
+  }
+  Check(entry, r, "a word after a copy");
+  broken_ = true;
+}
+
+void CudaCopyEngine::WaitFor(Queued& entry) {
+  const Driver& driver = device_.driver();
+  const auto theirs = static_cast<abi::Stream>(entry.order.stream);
+  abi::Context context = nullptr;
+  abi::Result r = driver.cuStreamGetCtx(theirs, &context);
+  if (r == abi::kSuccess) {
+    const abi::Event event = EventOf(context);
+    r = event == nullptr ? abi::kInvalidContext : driver.cuEventRecord(event, theirs);
+    if (r == abi::kSuccess) r = driver.cuStreamWaitEvent(stream_, event, 0);
+  }
+  Check(entry, r, "waiting for a stream");
+}
+
+void CudaCopyEngine::Signal(Queued& entry) {
+  const Driver& driver = device_.driver();
+  abi::Result r = driver.cuEventRecord(copied_, stream_);
+  if (r == abi::kSuccess) {
+    r = driver.cuStreamWaitEvent(static_cast<abi::Stream>(entry.order.stream), copied_, 0);
+  }
+  Check(entry, r, "ordering a copy before a stream");
+}
+
+abi::Event CudaCopyEngine::EventOf(abi::Context context) {
+  for (const auto& [known, event] : events_) {
+    if (known == context) return event;
+  }
+  const InContext in(device_.driver(), context);
+  abi::Event event = nullptr;
+  if (device_.driver().cuEventCreate(&event, abi::kEventDisableTiming) != abi::kSuccess) {
+    return nullptr;
+  }
+  events_.emplace_back(context, event);
+  return event;
+}
+
+void CudaCopyEngine::Check(Queued& entry, abi::Result result, absl::string_view what) {
+  if (result == abi::kSuccess) return;
+  const absl::Status status = device_.Note(result, what);
+  VERBENA_LOG(kWarning, status.message());
+  entry.ok = false;
+  broken_ = broken_ || IsSticky(result);
+}
+
+void CudaCopyEngine::LookForFault() {
+  idle_polls_ = 0;
+  if (stream_ == nullptr || broken_) return;
+  const InContext in(device_.driver(), context_);
+  const abi::Result r = device_.driver().cuStreamQuery(stream_);
+  if (r == abi::kSuccess || r == abi::kNotReady) return;
+  VERBENA_LOG(kWarning, device_.Note(r, "copies").message());
+  broken_ = true;
+}
+
+}  // namespace verbena::gpu

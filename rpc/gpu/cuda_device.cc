@@ -1,0 +1,111 @@
+#include "rpc/gpu/cuda_device.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rpc/base/check.h"
+#include "rpc/gpu/copy_engine.h"
+#include "rpc/memory/known_regions.h"
+
+namespace verbena::gpu {
+namespace {
+
+// Allocations whose numbers are remembered. Beyond, all are numbered anew, and exported again.
+constexpr size_t kKnownMax = 65536;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(const Driver& driver, int ordinal) {
+  std::unique_ptr<CudaDevice> made(new CudaDevice(driver, ordinal));
+  const abi::Result r = driver.cuDeviceGet(&made->device_, ordinal);
+  if (r == abi::kInvalidDevice) {
+    return absl::NotFoundError(absl::StrCat("no GPU cuda:", ordinal, " in this process"));
+  }
+  if (r != abi::kSuccess) return StatusOf(driver, r, absl::StrCat("cuda:", ordinal));
+  abi::Uuid uuid;
+  if (driver.cuDeviceGetUuid_v2(&uuid, made->device_) == abi::kSuccess) {
+    std::copy(std::begin(uuid.bytes), std::end(uuid.bytes), made->uuid_.begin());
+  }
+  abi::AllocationProperties how;
+  how.handle_types = abi::kHandleTypePosix;
+  how.location.id = made->device_;
+  // 0 where the GPU has no virtual memory management: Allocate says so.
+  driver.cuMemGetAllocationGranularity(&made->granularity_, &how, abi::kGranularityMinimum);
+  return made;
+}
+
+CudaDevice::~CudaDevice() {
+  absl::MutexLock lock(&mutex_);
+  VERBENA_DCHECK(own_.empty(), own_.size(), " allocations and imports outlive cuda:", ordinal_);
+}
+
+absl::Status CudaDevice::health() const {
+  absl::MutexLock lock(&mutex_);
+  return health_;
+}
+
+absl::Status CudaDevice::Note(abi::Result result, absl::string_view what) {
+  absl::Status status = StatusOf(driver_, result, absl::StrCat("cuda:", ordinal_, ": ", what));
+  if (IsSticky(result)) {
+    absl::MutexLock lock(&mutex_);
+    health_.Update(status);
+  }
+  return status;
+}
+
+uint64_t CudaDevice::BufferIdOf(const PointerFacts& facts) {
+  absl::MutexLock lock(&mutex_);
+  if (known_.size() >= kKnownMax) known_.clear();
+  Known& known = known_[facts.base];
+  if (known.buffer_id == 0 || known.driver_id != facts.driver_id) {
+    known = {facts.driver_id, memory::NextBufferId()};
+  }
+  return known.buffer_id;
+}
+
+absl::StatusOr<std::vector<memory::Extent>> CudaDevice::Describe(const void* pointer,
+                                                                 size_t bytes) {
+  std::vector<memory::Extent> extents;
+  auto at = reinterpret_cast<abi::Address>(pointer);
+  if (bytes == 0 || bytes > ~abi::Address{0} - at) {
+    return absl::InvalidArgumentError(absl::StrCat(bytes, " bytes at 0x", absl::Hex(at)));
+  }
+  const abi::Address end = at + bytes;
+  while (at < end) {
+    const absl::StatusOr<PointerFacts> facts = FactsOf(driver_, at);
+    if (!facts.ok()) return facts.status();
+    if (facts->ordinal != device_) {
+      return absl::NotFoundError(absl::StrCat(
+          "0x", absl::Hex(at), " is memory of cuda:", facts->ordinal, ", not of cuda:", ordinal_));
+    }
+    extents.push_back(
+        {reinterpret_cast<std::byte*>(facts->base), facts->bytes, BufferIdOf(*facts)});
+    at = facts->base + facts->bytes;
+    if (at < end && facts->kind != MemoryKind::kVirtual) {
+      return absl::NotFoundError(absl::StrCat(end - at, " of ", bytes, " bytes lie beyond the ",
+                                              facts->bytes, " bytes allocated at 0x",
+                                              absl::Hex(facts->base)));
+    }
+  }
+  return extents;
+}
+
+std::unique_ptr<memory::CopyEngine> CudaDevice::MakeCopyEngine() {
+  return std::make_unique<CudaCopyEngine>(*this);
+}
+
+void CudaDevice::Remember(abi::Address address, Made made, size_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  own_[address] = {made, bytes};
+}
+
+CudaDevice::Own CudaDevice::Forget(abi::Address address) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = own_.find(address);
+  VERBENA_CHECK(it != own_.end(), "0x", absl::Hex(address), " was not made by cuda:", ordinal_);
+  const Own own = it->second;
+  own_.erase(it);
+  return own;
+}
+
+}  // namespace verbena::gpu

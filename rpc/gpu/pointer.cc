@@ -1,0 +1,85 @@
+#include "rpc/gpu/pointer.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::gpu {
+namespace {
+
+using abi::PointerAttribute;
+
+absl::Status NotGpuMemory(abi::Address address) {
+  return absl::NotFoundError(
+      absl::StrCat("cuda: 0x", absl::Hex(address), " is not allocated on a GPU"));
+}
+
+// Of memory mapped by hand, the range attributes describe what was reserved around it.
+absl::Status SetMapping(const Driver& driver, abi::Address address, PointerFacts& facts) {
+  PointerAttribute wanted[] = {PointerAttribute::kMappingBase, PointerAttribute::kMappingBytes};
+  uint64_t base = 0, bytes = 0;
+  void* values[] = {&base, &bytes};
+  const abi::Result r = driver.cuPointerGetAttributes(2, wanted, values, address);
+  if (r != abi::kSuccess || base == 0) {
+    return absl::UnimplementedError(
+        "cuda: this driver does not tell the mappings of virtual memory apart");
+  }
+  facts.base = base;
+  facts.bytes = bytes;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PointerFacts> FactsOf(const Driver& driver, abi::Address address) {
+  PointerAttribute wanted[] = {PointerAttribute::kMemoryType,
+                               PointerAttribute::kDeviceOrdinal,
+                               PointerAttribute::kBufferId,
+                               PointerAttribute::kRangeStart,
+                               PointerAttribute::kRangeBytes,
+                               PointerAttribute::kLegacyIpcCapable,
+                               PointerAttribute::kAllowedHandleTypes,
+                               PointerAttribute::kIsManaged,
+                               PointerAttribute::kPool,
+                               PointerAttribute::kContext};
+  // Each as wide as the widest, and zero: some are written with 4 bytes, one with a single byte.
+  uint64_t type = 0, ordinal = 0, id = 0, start = 0, bytes = 0, ipc = 0, handles = 0, managed = 0,
+           pool = 0, context = 0;
+  void* values[] = {&type, &ordinal, &id,      &start, &bytes,
+                    &ipc,  &handles, &managed, &pool,  &context};
+  const abi::Result r = driver.cuPointerGetAttributes(10, wanted, values, address);
+  if (r != abi::kSuccess || static_cast<uint32_t>(type) != abi::kMemoryTypeDevice || start == 0) {
+    return NotGpuMemory(address);
+  }
+  PointerFacts facts;
+  facts.ordinal = static_cast<int32_t>(ordinal);
+  facts.base = start;
+  facts.bytes = bytes;
+  facts.driver_id = id;
+  if ((managed & 1) != 0) {
+    facts.kind = MemoryKind::kManaged;
+  } else if (pool != 0) {
+    facts.kind = MemoryKind::kPool;
+  } else if (context == 0) {
+    facts.kind = MemoryKind::kVirtual;
+    facts.descriptor = (handles & abi::kHandleTypePosix) != 0;
+    if (absl::Status s = SetMapping(driver, address, facts); !s.ok()) return s;
+  } else {
+    facts.ipc = (ipc & 1) != 0;
+  }
+  return facts;
+}
+
+Reach ReachOf(const Driver& driver, abi::Address address, uint64_t bytes) {
+  PointerAttribute wanted[] = {PointerAttribute::kMemoryType, PointerAttribute::kRangeStart,
+                               PointerAttribute::kRangeBytes};
+  uint64_t type = 0, start = 0, range = 0;
+  void* values[] = {&type, &start, &range};
+  if (driver.cuPointerGetAttributes(3, wanted, values, address) != abi::kSuccess) {
+    return Reach::kPageable;
+  }
+  if (static_cast<uint32_t>(type) == abi::kMemoryTypeDevice) return Reach::kDevice;
+  const bool whole = static_cast<uint32_t>(type) == abi::kMemoryTypeHost && address >= start &&
+                     bytes <= range - (address - start);
+  return whole ? Reach::kPinned : Reach::kPageable;
+}
+
+}  // namespace verbena::gpu

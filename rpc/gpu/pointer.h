@@ -1,0 +1,40 @@
+#pragma once
+// What the driver knows about an address: which GPU's memory it is, what allocation it lies in, and
+// how another process can reach that.
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "rpc/gpu/driver.h"
+
+namespace verbena::gpu {
+
+enum class MemoryKind : uint8_t {
+  kMalloc,   // cudaMalloc: one allocation, exportable by CUDA IPC
+  kPool,     // cudaMallocAsync and other pools: not exportable as they are used
+  kVirtual,  // cuMemCreate and cuMemMap: a mapping is one physical allocation
+  kManaged,  // wanders between host and GPU; not exportable
+};
+
+struct PointerFacts {
+  int ordinal = -1;
+  MemoryKind kind = MemoryKind::kMalloc;
+  // The allocation, of kVirtual the mapping.
+  abi::Address base = 0;
+  uint64_t bytes = 0;
+  // Changes when the same addresses are allocated, or mapped, again.
+  uint64_t driver_id = 0;
+  bool ipc = false;         // cuIpcGetMemHandle takes it
+  bool descriptor = false;  // its physical memory was made with a POSIX descriptor in mind
+};
+
+// NOT_FOUND: no memory of a GPU, or freed. UNIMPLEMENTED: the driver is too old to tell mappings
+// apart. Any thread, with or without a context; a tenth of a microsecond.
+absl::StatusOr<PointerFacts> FactsOf(const Driver& driver, abi::Address address);
+
+// Where a copy may start or end without help: device memory, or page-locked host memory.
+enum class Reach : uint8_t { kDevice, kPinned, kPageable };
+// Of [address, address + bytes). As fast as FactsOf.
+Reach ReachOf(const Driver& driver, abi::Address address, uint64_t bytes);
+
+}  // namespace verbena::gpu

@@ -1,0 +1,22 @@
+#pragma once
+// GPUs as devices of this process: after UseGpus, Device::Cuda(n) can be allocated on, wrapped,
+// sent from and fetched into. A program that never calls it, or runs where no GPU is, is not
+// changed by it.
+//
+//   if (absl::Status s = verbena::UseGpus(); !s.ok()) ...  // says why there are none here
+//   auto reply = co_await request.Fetch(request->input(), verbena::Device::Cuda(0));
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+namespace verbena {
+
+// Makes GPUs known by their CUDA numbers, once for the process's life; without numbers, all that
+// it sees. The driver (libcuda) is loaded by the first call. No context is made until a GPU is
+// used, and never on one that was not named. A GPU that is known already is no error. Once one is
+// used, the library's host memory is page-locked, so that copies to and from GPUs run at the full
+// rate. UNAVAILABLE: no driver, or no GPU here; NOT_FOUND: no GPU of that number (those before it
+// are known then); FAILED_PRECONDITION: a driver that cannot be used. Any thread but a reactor's;
+// may block for a second.
+absl::Status UseGpus(absl::Span<const int> numbers = {});
+
+}  // namespace verbena
