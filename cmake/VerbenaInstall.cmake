@@ -1,5 +1,5 @@
-# `cmake --install`: public headers, one static library per room, proto files, the protoc plugin, a CMake package
-# (find_package(verbena)) and a pkg-config file.
+# `cmake --install`: public headers, one static library per room, proto files, the protoc plugin, the program verbena, a
+# CMake package (find_package(verbena)) and a pkg-config file.
 include(CMakePackageConfigHelpers)
 set(verbena_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/verbena")
 set(verbena_proto_dir "${CMAKE_INSTALL_DATADIR}/verbena/proto")
@@ -16,6 +16,9 @@ install(TARGETS ${verbena_installed} EXPORT verbenaTargets
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS verbena EXPORT verbenaTargets
   FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(TARGET verbena_tool)
+  install(TARGETS verbena_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
 install(EXPORT verbenaTargets NAMESPACE verbena:: DESTINATION ${verbena_cmake_dir})
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/proto/" DESTINATION ${verbena_proto_dir} FILES_MATCHING PATTERN "*.proto")

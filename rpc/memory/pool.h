@@ -90,6 +90,8 @@ SlabPool& PoolOfNode(int node);
 // machine's memory. Without it the environment's VERBENA_MEMORY_BYTES_MAX holds.
 // FAILED_PRECONDITION: there are pools already. Any thread.
 absl::Status SetPoolBytesMax(uint64_t bytes);
+// As it is now, in bytes of all nodes together. Any thread.
+uint64_t PoolBytesMax();
 
 // AllocateBlock for threads that must not block: a reactor. Empty when the pool would have to grow;
 // let the growth thread call AllocateBlock then.

@@ -36,12 +36,15 @@ uint64_t FromEnvironment() {
   return 0;
 }
 
+uint64_t LimitOf(uint64_t set) {
+  const uint64_t bytes = set != 0 ? set : FromEnvironment();
+  return bytes == 0 ? MachineMemoryBytes() / 2 : bytes;
+}
+
 uint64_t TakeLimit() {
   absl::MutexLock lock(&TheLimit().mutex);
   TheLimit().used = true;
-  uint64_t bytes = TheLimit().bytes_max;
-  if (bytes == 0) bytes = FromEnvironment();
-  return bytes == 0 ? MachineMemoryBytes() / 2 : bytes;
+  return LimitOf(TheLimit().bytes_max);
 }
 
 struct Pools {
@@ -65,6 +68,11 @@ const Pools& AllPools() {
 }
 
 }  // namespace
+
+uint64_t PoolBytesMax() {
+  absl::MutexLock lock(&TheLimit().mutex);
+  return LimitOf(TheLimit().bytes_max);
+}
 
 absl::Status SetPoolBytesMax(uint64_t bytes) {
   if (bytes != 0 && bytes < kBytesMin) {

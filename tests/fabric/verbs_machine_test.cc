@@ -53,6 +53,8 @@ TEST_CASE("a hard limit that would do is named", "[verbs][machine]") {
   CHECK_THAT(LockProblem(64 * kMiB, limits), ContainsSubstring("ulimit -S -l 131072 in the shell"));
   limits.bytes_max_hard = 32 * kMiB;
   CHECK_THAT(LockProblem(64 * kMiB, limits), ContainsSubstring("limits.conf"));
+  limits.pinned_bytes = 200 * kMiB;
+  CHECK_THAT(LockProblem(64 * kMiB, limits), ContainsSubstring("limits.conf"));
 }
 
 TEST_CASE("the right to lock counts in the machine's own user namespace only", "[verbs][machine]") {
@@ -161,7 +163,13 @@ TEST_CASE("it is said why there is no device, and what to do", "[verbs][machine]
   CHECK_THAT(WhyMissing(seen), ContainsSubstring("modprobe ib_uverbs"));
   seen.user_verbs = {"uverbs0", "uverbs1"};
   CHECK_THAT(WhyMissing(seen),
-             ContainsSubstring("no driver for mlx5_0, mlx5_1: apt-get install ibverbs-providers"));
+             ContainsSubstring(
+                 "no driver for mlx5_0, mlx5_1. Mend it: apt-get install ibverbs-providers"));
+  // The one has no file in this container, which is why it is not listed.
+  seen.listed = {"mlx5_1"};
+  seen.unusable.push_back({"mlx5_0", "/dev/infiniband/uverbs0", ENOENT, ""});
+  CHECK_THAT(WhyMissing(seen), !ContainsSubstring("no driver"));
+  seen.unusable.clear();
   seen.listed = {"mlx5_0", "mlx5_1"};
   CHECK(WhyMissing(seen).empty());
   seen.unusable.push_back({"mlx5_0", "/dev/infiniband/uverbs0", EACCES, ""});
@@ -209,6 +217,11 @@ TEST_CASE("a device's node is that of its PCI function", "[verbs][machine]") {
   CHECK(NumaNodeOf("mlx5_0", sysfs.root()) == 1);
   CHECK(NumaNodeOf("mlx5_1", sysfs.root()) == -1);
   CHECK(KernelDevices(sysfs.root()) == std::vector<std::string>{"mlx5_0"});
+  sysfs.Write("class/infiniband_verbs/abi_version", "6\n");
+  sysfs.Write("class/infiniband_verbs/uverbs0/ibdev", "mlx5_1\n");
+  sysfs.Write("class/infiniband_verbs/uverbs1/ibdev", "mlx5_0\n");
+  CHECK(UserVerbsOf("mlx5_0", sysfs.root()) == "uverbs1");
+  CHECK(UserVerbsOf("mlx5_2", sysfs.root()).empty());
 }
 
 TEST_CASE("a soft device is where its network interface is", "[verbs][machine]") {

@@ -46,7 +46,8 @@ std::string CureOf(int error) {
   const LockLimits limits = CurrentLockLimits();
   if (limits.exempt || limits.bytes_max == LockLimits::kUnlimited) return {};
   return absl::StrCat("; ", limits.pinned_bytes >> 10, " KiB are pinned, and RLIMIT_MEMLOCK is ",
-                      limits.bytes_max >> 10, " KiB. ", LockCure());
+                      limits.bytes_max >> 10,
+                      " KiB. If that is it: ", LockCure(limits.bytes_max + 1, limits));
 }
 
 }  // namespace

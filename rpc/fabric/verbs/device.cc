@@ -1,5 +1,7 @@
 #include "rpc/fabric/verbs/device.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -66,6 +68,7 @@ class DeviceList {
     const absl::Cleanup free_list = [all] { ibv_free_device_list(all); };
     if (count > 0) PrepareForFork();
     for (int i = 0; i < count; ++i) Add(all[i]);
+    for (const std::string& name : seen_.kernel) LookAtUnlisted(name);
     std::sort(devices_.begin(), devices_.end(),
               [](const Device* a, const Device* b) { return a->name() < b->name(); });
     for (Device* device : devices_) DeviceEvents::Start(device);
@@ -80,6 +83,8 @@ class DeviceList {
       ibv_context* context = ibv_open_device(found);
       if (context == nullptr) {
         trouble.error = errno != 0 ? errno : EIO;
+        // libibverbs waits for the file to come, and then says that it did not.
+        if (::access(trouble.node.c_str(), R_OK | W_OK) != 0) trouble.error = errno;
       } else {
         trouble.reason = Keep(name, context);
       }
@@ -87,6 +92,15 @@ class DeviceList {
     if (trouble.error != 0 || !trouble.reason.empty()) {
       seen_.unusable.push_back(std::move(trouble));
     }
+  }
+
+  // libibverbs leaves a device without its file out, as one without a driver.
+  void LookAtUnlisted(const std::string& name) {
+    if (std::find(seen_.listed.begin(), seen_.listed.end(), name) != seen_.listed.end()) return;
+    const std::string file = UserVerbsOf(name);
+    const std::string node = absl::StrCat("/dev/infiniband/", file);
+    if (file.empty() || ::access(node.c_str(), R_OK | W_OK) == 0) return;
+    seen_.unusable.push_back({name, node, errno, ""});
   }
 
   // Returns why it cannot be kept.
@@ -143,13 +157,15 @@ absl::Span<Device* const> Device::All() {
   return DeviceList::Get().devices();
 }
 
-std::string Device::WhyNone() {
-  if (Forked()) {
-    SeenDevices seen;
-    seen.forked = true;
-    return WhyMissing(seen);
-  }
-  return WhyMissing(DeviceList::Get().seen());
+std::string Device::WhyNone() { return WhyMissing(Seen()); }
+
+const SeenDevices& Device::Seen() {
+  static const SeenDevices* const of_child = [] {
+    auto* seen = new SeenDevices;
+    seen->forked = true;
+    return seen;
+  }();
+  return Forked() ? *of_child : DeviceList::Get().seen();
 }
 
 void Device::AddListener(DeviceListener* listener) {

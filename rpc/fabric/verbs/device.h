@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "rpc/fabric/verbs/device_limits.h"
 #include "rpc/fabric/verbs/port_filter.h"
+#include "rpc/fabric/verbs/why_none.h"
 
 namespace verbena::fabric::verbs {
 
@@ -56,6 +57,8 @@ class Device {
   // For people: why All() is empty, with what to do about it; else, what could not be opened, or
   // nothing. Any thread.
   static std::string WhyNone();
+  // What WhyNone() was made of. Any thread.
+  static const SeenDevices& Seen();
 
   // Never closed. Any thread.
   ibv_context* context() const { return context_; }

@@ -3,6 +3,7 @@
 #include <linux/capability.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -65,31 +66,31 @@ LockLimits CurrentLockLimits() {
   return limits;
 }
 
-std::string LockProblem(uint64_t bytes, const LockLimits& limits) {
-  const uint64_t left =
-      limits.bytes_max -
-      (limits.pinned_bytes < limits.bytes_max ? limits.pinned_bytes : limits.bytes_max);
-  if (limits.exempt || limits.bytes_max == LockLimits::kUnlimited || bytes <= left) return {};
-  std::string text =
-      absl::StrCat("locked memory: ", Size(bytes), " more are needed, and ", Size(left),
-                   " are left of RLIMIT_MEMLOCK, ", Size(limits.bytes_max));
-  const bool self = limits.bytes_max_hard == LockLimits::kUnlimited ||
-                    limits.bytes_max_hard - limits.pinned_bytes >= bytes;
-  if (self) {
-    absl::StrAppend(&text, ". The hard limit would do: ulimit -S -l ",
-                    limits.bytes_max_hard == LockLimits::kUnlimited
-                        ? std::string("unlimited")
-                        : absl::StrCat(limits.bytes_max_hard >> 10),
-                    " in the shell that starts it");
-    return text;
-  }
-  return absl::StrCat(text, ". ", LockCure());
+std::string LockShortage(uint64_t bytes, const LockLimits& limits) {
+  if (limits.exempt || limits.bytes_max == LockLimits::kUnlimited) return {};
+  const uint64_t left = limits.bytes_max - std::min(limits.pinned_bytes, limits.bytes_max);
+  if (bytes <= left) return {};
+  return absl::StrCat("locked memory: ", Size(bytes), " more are needed, and ", Size(left),
+                      " are left of RLIMIT_MEMLOCK, ", Size(limits.bytes_max));
 }
 
-absl::string_view LockCure() {
-  return "Raise it: \"* - memlock unlimited\" in /etc/security/limits.conf for logins (then ulimit "
-         "-l unlimited), LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for docker "
-         "run; or give the process CAP_IPC_LOCK";
+std::string LockCure(uint64_t bytes, const LockLimits& limits) {
+  if (limits.bytes_max_hard == LockLimits::kUnlimited) {
+    return "ulimit -S -l unlimited in the shell that starts it";
+  }
+  if (limits.bytes_max_hard > limits.pinned_bytes &&
+      limits.bytes_max_hard - limits.pinned_bytes >= bytes) {
+    return absl::StrCat("ulimit -S -l ", limits.bytes_max_hard >> 10,
+                        " in the shell that starts it");
+  }
+  return "ulimit -l unlimited as root in the shell that starts it; for logins \"* - memlock "
+         "unlimited\" in /etc/security/limits.conf, in a systemd unit LimitMEMLOCK=infinity, with "
+         "docker run --ulimit memlock=-1";
+}
+
+std::string LockProblem(uint64_t bytes, const LockLimits& limits) {
+  const std::string shortage = LockShortage(bytes, limits);
+  return shortage.empty() ? "" : absl::StrCat(shortage, ". Mend it: ", LockCure(bytes, limits));
 }
 
 }  // namespace verbena::fabric::verbs

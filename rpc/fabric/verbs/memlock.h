@@ -26,9 +26,11 @@ LockLimits CurrentLockLimits();
 // The same, from the text of /proc/self/status and /proc/self/uid_map.
 void ReadLockFacts(absl::string_view status, absl::string_view uid_map, LockLimits& limits);
 
-// Empty: `bytes` more can be pinned. Else what is needed, what the limit is, and how to raise it.
+// Empty: `bytes` more can be pinned. Else what is needed and what is left.
+std::string LockShortage(uint64_t bytes, const LockLimits& limits);
+// How to raise the limit so that `bytes` more fit, for people.
+std::string LockCure(uint64_t bytes, const LockLimits& limits);
+// Both as one text; empty when there is no shortage.
 std::string LockProblem(uint64_t bytes, const LockLimits& limits);
-// How to raise it, for people.
-absl::string_view LockCure();
 
 }  // namespace verbena::fabric::verbs

@@ -64,6 +64,14 @@ std::vector<std::string> KernelDevices(absl::string_view root) {
   return NamesIn(absl::StrCat(root, "/class/infiniband"));
 }
 
+std::string UserVerbsOf(absl::string_view device, absl::string_view root) {
+  const std::string folder = absl::StrCat(root, "/class/infiniband_verbs");
+  for (const std::string& name : NamesIn(folder)) {
+    if (ReadLine(absl::StrCat(folder, "/", name, "/ibdev")) == std::string(device)) return name;
+  }
+  return {};
+}
+
 std::string NetdevOf(absl::string_view device, int port, absl::string_view root) {
   const std::string folder = DeviceFolder(device, root);
   const std::string first = ReadLine(absl::StrCat(folder, "/ports/", port, "/gid_attrs/ndevs/0"));

@@ -20,6 +20,9 @@ std::vector<std::string> NamesIn(const std::string& folder);
 // RDMA devices that the kernel has, whether or not this process may use them.
 std::vector<std::string> KernelDevices(absl::string_view root = kSysfs);
 
+// The device as programs open it: "uverbs0", below /dev/infiniband. Empty: they cannot.
+std::string UserVerbsOf(absl::string_view device, absl::string_view root = kSysfs);
+
 // The network interface of a RoCE port: the one of its first GID; else the device's parent.
 // Empty: none.
 std::string NetdevOf(absl::string_view device, int port, absl::string_view root = kSysfs);

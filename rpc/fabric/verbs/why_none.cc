@@ -11,57 +11,70 @@
 namespace verbena::fabric::verbs {
 namespace {
 
-std::string OpenProblem(const SeenDevices::Unusable& device) {
-  if (device.error == 0) return absl::StrCat(device.name, ": ", device.reason);
-  const std::string text =
-      absl::StrCat(device.name, ": cannot open ", device.node, ": ", std::strerror(device.error));
-  switch (device.error) {
-    case EACCES:
-    case EPERM:
-      return absl::StrCat(text, ". Let this user have it: chmod 0666 ", device.node,
-                          " or a udev rule; in a container --device=", device.node);
-    case ENOENT:
-    case ENXIO:
-      return absl::StrCat(text, ". In a container: --device=", device.node,
-                          "; else: udevadm trigger");
-    default:
-      return text;
+Missing Unopened(const SeenDevices::Unusable& device) {
+  if (device.error == 0) return {absl::StrCat(device.name, ": ", device.reason), ""};
+  Missing missing{
+      absl::StrCat(device.name, ": cannot open ", device.node, ": ", std::strerror(device.error)),
+      ""};
+  const std::string in_container = absl::StrCat("in a container: --device=", device.node);
+  if (device.error == EACCES || device.error == EPERM) {
+    missing.cure =
+        absl::StrCat("chmod 0666 ", device.node, " (for good: a udev rule); ", in_container);
+  } else if (device.error == ENOENT || device.error == ENXIO) {
+    missing.cure = absl::StrCat("udevadm trigger; ", in_container);
   }
+  return missing;
+}
+
+// Of the kernel's devices those that libibverbs does not list, for a reason that is not known.
+std::vector<std::string> Unlisted(const SeenDevices& seen) {
+  std::vector<std::string> names;
+  for (const std::string& name : seen.kernel) {
+    const bool listed =
+        std::find(seen.listed.begin(), seen.listed.end(), name) != seen.listed.end();
+    const bool explained =
+        std::any_of(seen.unusable.begin(), seen.unusable.end(),
+                    [&name](const SeenDevices::Unusable& device) { return device.name == name; });
+    if (!listed && !explained) names.push_back(name);
+  }
+  return names;
 }
 
 }  // namespace
 
-std::string WhyMissing(const SeenDevices& seen) {
-  if (seen.forked) return std::string(ForkedError().message());
+std::vector<Missing> MissingDevices(const SeenDevices& seen) {
+  if (seen.forked) return {{std::string(ForkedError().message()), ""}};
   if (seen.kernel.empty() && seen.listed.empty()) {
-    return "the kernel has no RDMA device (nothing in /sys/class/infiniband). With a NIC: load its "
-           "driver (lspci; modprobe mlx5_ib). Without: modprobe rdma_rxe && rdma link add rxe0 "
-           "type rxe netdev DEV";
+    return {{"the kernel has no RDMA device (nothing in /sys/class/infiniband)",
+             "with a NIC, load its driver: modprobe mlx5_ib (lspci says which NIC); without: "
+             "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev DEV"}};
   }
   if (seen.user_verbs.empty() && seen.listed.empty()) {
-    return absl::StrCat("the kernel has ", absl::StrJoin(seen.kernel, ", "),
-                        ", but not for programs: modprobe ib_uverbs");
+    return {{absl::StrCat("the kernel has ", absl::StrJoin(seen.kernel, ", "),
+                          ", but not for programs"),
+             "modprobe ib_uverbs"}};
   }
-  std::vector<std::string> problems;
+  std::vector<Missing> missing;
+  const std::vector<std::string> unlisted = Unlisted(seen);
   if (seen.list_error != 0) {
-    problems.push_back(
-        absl::StrCat("libibverbs cannot list devices: ", std::strerror(seen.list_error)));
+    missing.push_back(
+        {absl::StrCat("libibverbs cannot list devices: ", std::strerror(seen.list_error)), ""});
+  } else if (!unlisted.empty()) {
+    missing.push_back(
+        {absl::StrCat("libibverbs has no driver for ", absl::StrJoin(unlisted, ", ")),
+         "apt-get install ibverbs-providers, or what the NIC's vendor calls its provider"});
   }
-  std::vector<std::string> unlisted;
-  for (const std::string& name : seen.kernel) {
-    if (std::find(seen.listed.begin(), seen.listed.end(), name) == seen.listed.end()) {
-      unlisted.push_back(name);
-    }
+  for (const SeenDevices::Unusable& device : seen.unusable) missing.push_back(Unopened(device));
+  return missing;
+}
+
+std::string WhyMissing(const SeenDevices& seen) {
+  std::string text;
+  for (const Missing& missing : MissingDevices(seen)) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", missing.what,
+                    missing.cure.empty() ? "" : ". Mend it: ", missing.cure);
   }
-  if (!unlisted.empty() && seen.list_error == 0) {
-    problems.push_back(absl::StrCat("libibverbs has no driver for ", absl::StrJoin(unlisted, ", "),
-                                    ": apt-get install ibverbs-providers, or what the NIC's "
-                                    "vendor calls its provider"));
-  }
-  for (const SeenDevices::Unusable& device : seen.unusable) {
-    problems.push_back(OpenProblem(device));
-  }
-  return absl::StrJoin(problems, "; ");
+  return text;
 }
 
 }  // namespace verbena::fabric::verbs

@@ -21,7 +21,14 @@ struct SeenDevices {
   bool forked = false;  // this is a child of fork()
 };
 
-// Empty: every device of the machine can be used. With the command that mends it. Any thread.
+struct Missing {
+  std::string what;
+  std::string cure;  // a command, or what to do instead; may be empty
+};
+// One for each thing that is in the way. Empty: every device of the machine can be used. Any
+// thread.
+std::vector<Missing> MissingDevices(const SeenDevices& seen);
+// The same as one text.
 std::string WhyMissing(const SeenDevices& seen);
 
 }  // namespace verbena::fabric::verbs

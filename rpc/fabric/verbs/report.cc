@@ -1,0 +1,72 @@
+#include "rpc/fabric/verbs/report.h"
+
+#include "absl/strings/str_cat.h"
+#include "rpc/fabric/verbs/device.h"
+#include "rpc/fabric/verbs/port_facts.h"
+#include "rpc/fabric/verbs/sysfs.h"
+#include "rpc/topology/topology.h"
+
+namespace verbena::fabric::verbs {
+namespace {
+
+PortReport ReportPort(const PortRecord& record) {
+  PortReport report;
+  report.facts = record.facts;
+  report.unusable = WhyUnusable(record.facts);
+  if (record.facts.ethernet) report.netdev = NetdevOf(record.facts.device, record.facts.port);
+  report.mtu = record.attributes.active_mtu == 0 ? 0 : 128u << record.attributes.active_mtu;
+  report.gids = record.gids;
+  report.pkeys = record.pkeys;
+  report.counters = HardwareCounters(record.facts.device, record.facts.port);
+  return report;
+}
+
+DeviceReport ReportDevice(Device& device, const PortFilter& filter) {
+  DeviceReport report;
+  report.name = std::string(device.name());
+  report.numa_node = device.numa_node();
+  report.limits = device.limits();
+  const std::string folder = absl::StrCat(kSysfs, "/class/infiniband/", device.name());
+  report.soft = NamesIn(folder + "/device").empty();
+  report.firmware = ReadLine(folder + "/fw_ver");
+  report.iommu = ReadLine(folder + "/device/iommu_group/type");
+  for (const PortRecord& record : ReadPorts(device, filter)) {
+    report.ports.push_back(ReportPort(record));
+  }
+  return report;
+}
+
+NodeChoice ChoiceFor(const topology::Topology& machine, int node, const PortFilter& filter) {
+  NodeChoice choice;
+  choice.node = node;
+  const absl::StatusOr<PortAddress> port = ChoosePort(node, filter);
+  if (!port.ok()) {
+    choice.why = std::string(port.status().message());
+    return choice;
+  }
+  choice.device = std::string(port->device->name());
+  choice.port = port->port;
+  if (port->device->numa_node() >= 0) {
+    choice.distance = machine.Distance(node, port->device->numa_node());
+  }
+  choice.why = port->why;
+  return choice;
+}
+
+}  // namespace
+
+VerbsReport ReportDevices(const PortFilter& filter) {
+  VerbsReport report;
+  report.filter = filter;
+  for (Device* device : Device::All()) report.devices.push_back(ReportDevice(*device, filter));
+  report.missing = MissingDevices(Device::Seen());
+  report.kernel_has_devices = !Device::Seen().kernel.empty();
+  if (report.devices.empty()) return report;
+  const topology::Topology& machine = topology::Topology::Get();
+  for (const topology::Node& node : machine.nodes()) {
+    report.choices.push_back(ChoiceFor(machine, node.index, filter));
+  }
+  return report;
+}
+
+}  // namespace verbena::fabric::verbs

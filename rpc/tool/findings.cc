@@ -1,0 +1,204 @@
+#include "rpc/tool/findings.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace verbena::tool {
+namespace {
+
+using fabric::verbs::DeviceReport;
+using fabric::verbs::PortReport;
+
+// What a process with RDMA pins soon: receive and send buffers, the first slabs of its pools.
+constexpr uint64_t kLockedBytesLeast = 1 << 30;
+// Less READs under way than this leave a fast link idle for most of a round trip.
+constexpr uint32_t kReadDepthLeast = 4;
+
+using Findings = std::vector<Finding>;
+
+void Problem(Findings& findings, std::string area, std::string text, std::string cure) {
+  findings.push_back({true, std::move(area), std::move(text), std::move(cure)});
+}
+void Note(Findings& findings, std::string area, std::string text, std::string cure) {
+  findings.push_back({false, std::move(area), std::move(text), std::move(cure)});
+}
+
+std::string NameOf(const PortReport& port) {
+  return absl::StrCat(port.facts.device, ":", static_cast<int>(port.facts.port));
+}
+
+std::string PortCure(const PortReport& port, const fabric::verbs::PortFilter& filter) {
+  const std::string netdev = port.netdev.empty() ? "DEV" : port.netdev;
+  if (port.facts.dead) return "restart the process; if it comes again, see dmesg";
+  if (!port.facts.active && port.facts.ethernet) {
+    return absl::StrCat("ip link set ", netdev, " up; else look at cable and switch (ethtool ",
+                        netdev, ")");
+  }
+  if (!port.facts.active || (!port.facts.ethernet && port.facts.lid == 0)) {
+    return "ibstat; cable; a subnet manager must run somewhere: systemctl start opensm";
+  }
+  if (port.facts.gid.row < 0) {
+    if (filter.gid_index >= 0) return "unset VERBENA_VERBS_GID_INDEX";
+    return absl::StrCat("ip link set ", netdev, " up; ip address add ADDRESS/BITS dev ", netdev);
+  }
+  return filter.pkey >= 0 ? "unset VERBENA_VERBS_PKEY"
+                          : "give the port a partition in the subnet manager's configuration";
+}
+
+void ExamineDevices(const MachineFacts& facts, Findings& findings) {
+  const fabric::verbs::VerbsReport& verbs = facts.verbs;
+  for (const fabric::verbs::Missing& missing : verbs.missing) {
+    // No device at all is no fault.
+    const bool problem = verbs.kernel_has_devices || !verbs.devices.empty();
+    findings.push_back({problem, "verbs", missing.what, missing.cure});
+  }
+  for (const DeviceReport& device : verbs.devices) {
+    if (device.soft) {
+      Note(findings, "verbs",
+           absl::StrCat(device.name, " is soft-RoCE, which is for tests: the CPU does its work"),
+           "");
+    }
+    if (device.limits.srq_max == 0) {
+      Note(findings, "verbs",
+           absl::StrCat(device.name,
+                        " has no shared receive queues: receive memory grows with connections"),
+           "");
+    }
+    if (!device.limits.windows_2b) {
+      Note(findings, "verbs",
+           absl::StrCat(device.name,
+                        " has no memory windows of type 2B: each lease costs a registration"),
+           "");
+    }
+    const uint32_t depth =
+        std::min(device.limits.read_depth_initiator, device.limits.read_depth_responder);
+    if (depth < kReadDepthLeast) {
+      Note(findings, "verbs",
+           absl::StrCat(device.name, " has at most ", depth,
+                        " READs under way per queue pair: large payloads will not fill the link"),
+           "look for newer firmware");
+    }
+  }
+}
+
+void ExaminePorts(const MachineFacts& facts, Findings& findings) {
+  bool any_usable = false, any_named = false;
+  for (const DeviceReport& device : facts.verbs.devices) {
+    for (const PortReport& port : device.ports) {
+      const bool named = Names(facts.verbs.filter, port.facts);
+      any_named |= named;
+      any_usable |= named && port.unusable.empty();
+    }
+  }
+  for (const DeviceReport& device : facts.verbs.devices) {
+    for (const PortReport& port : device.ports) {
+      if (port.unusable.empty() || !Names(facts.verbs.filter, port.facts)) continue;
+      // A second port without a cable is how many machines are.
+      findings.push_back({!any_usable, "verbs", absl::StrCat(NameOf(port), ": ", port.unusable),
+                          PortCure(port, facts.verbs.filter)});
+    }
+  }
+  if (!facts.verbs.devices.empty() && !any_named) {
+    Problem(findings, "verbs",
+            absl::StrCat("VERBENA_VERBS_DEVICE=", facts.verbs.filter.device,
+                         " names no port of this machine"),
+            "unset VERBENA_VERBS_DEVICE");
+  }
+  for (const fabric::verbs::NodeChoice& choice : facts.verbs.choices) {
+    if (choice.device.empty() || facts.nodes.size() < 2 || choice.distance <= 10) continue;
+    Note(findings, "numa",
+         absl::StrCat("reactors of node ", choice.node, " use ", choice.device,
+                      ", which is at distance ", choice.distance),
+         absl::StrCat("where it matters, run the process on the NIC's node: numactl -N"));
+  }
+}
+
+void ExamineLoopbacks(const MachineFacts& facts, Findings& findings) {
+  for (const LoopbackFacts& loopback : facts.loopbacks) {
+    if (loopback.send && loopback.read) continue;
+    Problem(findings, "verbs",
+            absl::StrCat(loopback.device, ":", loopback.port, ": a pattern did not come back by ",
+                         loopback.send ? "READ" : "SEND", ": ", loopback.error),
+            absl::StrCat("compare: ibv_rc_pingpong -d ", loopback.device, " -i ", loopback.port,
+                         "; a firewall must let UDP port 4791 pass"));
+  }
+}
+
+void ExamineMemory(const MachineFacts& facts, Findings& findings) {
+  const MemoryFacts& memory = facts.memory;
+  if (!facts.verbs.devices.empty()) {
+    const uint64_t least = std::min(kLockedBytesLeast, memory.pool_bytes_max);
+    const std::string short_now = LockShortage(least, memory.lock);
+    const std::string short_later = LockShortage(memory.pool_bytes_max, memory.lock);
+    const std::string cure = LockCure(memory.pool_bytes_max, memory.lock);
+    if (!short_now.empty()) {
+      Problem(findings, "memlock", short_now, cure);
+    } else if (!short_later.empty()) {
+      Note(findings, "memlock",
+           absl::StrCat("enough to begin with; when the pools have grown: ", short_later), cure);
+    }
+  }
+  if (!memory.pools_huge.has_value()) {
+    Problem(findings, "memory", "no shared memory could be made (memfd_create)",
+            "dmesg; in a container look at its memory limit and seccomp profile");
+  } else if (!*memory.pools_huge) {
+    Note(findings, "huge pages",
+         "the pools lie on small pages: faulting them in and registering them takes several times "
+         "as long",
+         "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled (or a kernel from 6.1 "
+         "on)");
+  }
+}
+
+void ExamineDma(const MachineFacts& facts, Findings& findings) {
+  for (const DeviceReport& device : facts.verbs.devices) {
+    if (absl::StartsWith(device.iommu, "DMA")) {
+      Note(findings, "iommu",
+           absl::StrCat(device.name, "'s DMA is translated (", device.iommu,
+                        "): registering and PCIe traffic between NIC and GPU cost more"),
+           "boot with iommu=pt, unless this machine lends devices to virtual machines");
+    }
+    if (!facts.gpu.driver || device.soft || facts.gpu.peermem || device.limits.dmabuf) continue;
+    Problem(findings, "gpu",
+            absl::StrCat(device.name, " cannot reach GPU memory: ",
+                         device.limits.dmabuf_unknown ? "it is unknown whether it takes dma-buf"
+                                                      : "it takes no dma-buf",
+                         ", and nvidia_peermem is not loaded"),
+            "modprobe nvidia_peermem (comes with NVIDIA's driver; needs the NIC's driver first)");
+  }
+}
+
+void ExamineTransports(const MachineFacts& facts, Findings& findings) {
+  for (const TransportFacts& transport : facts.transports) {
+    if (transport.usable) continue;
+    Problem(findings, transport.name, absl::StrCat("cannot be used: ", transport.text),
+            transport.name == "tcp" ? "ip link set lo up"
+                                    : "look at the memory limit and seccomp profile of the "
+                                      "container, and ulimit -n");
+  }
+}
+
+}  // namespace
+
+std::vector<Finding> Examine(const MachineFacts& facts) {
+  Findings findings;
+  ExamineDevices(facts, findings);
+  ExaminePorts(facts, findings);
+  ExamineLoopbacks(facts, findings);
+  ExamineMemory(facts, findings);
+  ExamineDma(facts, findings);
+  ExamineTransports(facts, findings);
+  std::stable_partition(findings.begin(), findings.end(),
+                        [](const Finding& finding) { return finding.problem; });
+  return findings;
+}
+
+bool AnyProblem(absl::Span<const Finding> findings) {
+  return std::any_of(findings.begin(), findings.end(),
+                     [](const Finding& finding) { return finding.problem; });
+}
+
+}  // namespace verbena::tool
