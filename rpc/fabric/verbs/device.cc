@@ -169,12 +169,12 @@ const SeenDevices& Device::Seen() {
 }
 
 void Device::AddListener(DeviceListener* listener) {
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   listeners_.push_back(listener);
 }
 
 void Device::RemoveListener(DeviceListener* listener) {
-  std::lock_guard lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   listeners_.erase(std::remove(listeners_.begin(), listeners_.end(), listener), listeners_.end());
 }
 

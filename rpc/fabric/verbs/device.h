@@ -10,12 +10,13 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "rpc/fabric/verbs/device_limits.h"
 #include "rpc/fabric/verbs/port_filter.h"
@@ -87,8 +88,8 @@ class Device {
   int numa_node_ = -1;
   DeviceLimits limits_;
   std::atomic<bool> dead_{false};
-  std::mutex mutex_;  // held while listeners are called
-  std::vector<DeviceListener*> listeners_;
+  absl::Mutex mutex_;  // held while listeners are called
+  std::vector<DeviceListener*> listeners_ ABSL_GUARDED_BY(mutex_);
 };
 
 // What one end of a QP is reached by. The choice at one moment: a GID can change (kGidChange).

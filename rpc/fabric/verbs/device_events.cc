@@ -106,7 +106,7 @@ void DeviceEvents::Deliver(Device& device, const TranslatedEvent& event) {
     VERBENA_LOG(kInfo, device.name(), ": ", Name(event.event), " (port ",
                 static_cast<int>(event.port), ", qp ", event.qp_number, ")");
   }
-  std::lock_guard lock(device.mutex_);
+  absl::MutexLock lock(&device.mutex_);
   const auto owner = std::find_if(
       device.listeners_.begin(), device.listeners_.end(),
       [&event](const DeviceListener* l) { return static_cast<const void*>(l) == event.context; });
