@@ -50,7 +50,10 @@ struct Traits {
   // Send.
   uint32_t copied_bytes = 0;
   uint32_t read_chunk_bytes = 0;  // the largest Read; a chunk is atomic with respect to revocation
-  uint32_t reads_in_flight = 0;   // chunks worth posting at once on one link
+  // The same where neither end is memory that the host can touch; 0 = no other. Such a copy is many
+  // times as fast, and what each costs to begin would be seen.
+  uint32_t device_chunk_bytes = 0;
+  uint32_t reads_in_flight = 0;  // chunks worth posting at once on one link
   bool prepares_lanes =
       false;  // bulk lanes need PrepareLane/CompleteLane; else lane 0 always exists
   Revocation revocation = Revocation::kTable;

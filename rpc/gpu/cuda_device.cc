@@ -96,7 +96,8 @@ std::unique_ptr<memory::CopyEngine> CudaDevice::MakeCopyEngine() {
 
 void CudaDevice::Remember(abi::Address address, Made made, size_t bytes) {
   absl::MutexLock lock(&mutex_);
-  own_[address] = {made, bytes};
+  Own& own = own_[address];
+  own = {made, bytes, own.count + 1};
 }
 
 CudaDevice::Own CudaDevice::Forget(abi::Address address) {
@@ -104,7 +105,7 @@ CudaDevice::Own CudaDevice::Forget(abi::Address address) {
   const auto it = own_.find(address);
   VERBENA_CHECK(it != own_.end(), "0x", absl::Hex(address), " was not made by cuda:", ordinal_);
   const Own own = it->second;
-  own_.erase(it);
+  if (--it->second.count == 0) own_.erase(it);
   return own;
 }
 

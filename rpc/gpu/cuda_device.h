@@ -28,6 +28,7 @@ class CudaDevice final : public memory::Device {
   ::verbena::Device where() const override { return ::verbena::Device::Cuda(ordinal_); }
   bool host_accessible() const override { return false; }
   absl::Status health() const override;
+  std::array<std::byte, 16> hardware() const override { return uuid_; }
 
   // NOT_FOUND: not memory of this GPU (any more), which is named if it is another's. Several
   // extents where memory was mapped in parts. No context, no lock of the driver's: any thread.
@@ -42,6 +43,8 @@ class CudaDevice final : public memory::Device {
   // reach that one.
   absl::StatusOr<memory::Mapping> Import(memory::Export from_peer) override;
   void Release(const memory::Mapping& mapping) override;
+  bool LockHost(const memory::Mapping& host, bool read_only) override;
+  void UnlockHost(const memory::Mapping& host) override;
   // In the driver's units (2 MiB), exportable as a descriptor. RESOURCE_EXHAUSTED: the GPU is full.
   absl::StatusOr<memory::Extent> Allocate(size_t bytes) override;
   void Free(const memory::Extent& extent) override;
@@ -50,7 +53,6 @@ class CudaDevice final : public memory::Device {
   // ---- for this room
   const Driver& driver() const { return driver_; }
   PrimaryContext& context() { return context_; }
-  const std::array<std::byte, 16>& uuid() const { return uuid_; }
   // Keeps the first error that stays; returns what StatusOf says of `result`.
   absl::Status Note(abi::Result result, absl::string_view what);
 
@@ -63,6 +65,7 @@ class CudaDevice final : public memory::Device {
   struct Own {  // what this object made: allocations and imports, by address
     Made made = Made::kAllocated;
     size_t bytes = 0;  // mapped
+    int count = 0;     // a handle that is opened again is where it was
   };
 
   CudaDevice(const Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
@@ -78,6 +81,7 @@ class CudaDevice final : public memory::Device {
   absl::StatusOr<abi::Address> MapHandle(abi::Handle handle, size_t bytes, int access);
   void Unmap(abi::Address address, size_t bytes);
   void Remember(abi::Address address, Made made, size_t bytes);
+  // One of its holders is gone.
   Own Forget(abi::Address address);
 
   const Driver& driver_;

@@ -7,6 +7,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "rpc/base/log.h"
 #include "rpc/gpu/cuda_device.h"
 #include "rpc/memory/known_regions.h"
 
@@ -223,6 +224,28 @@ absl::StatusOr<memory::Extent> CudaDevice::Allocate(size_t bytes) {
   if (!base.ok()) return base.status();
   Remember(*base, Made::kAllocated, mapped);
   return memory::Extent{reinterpret_cast<std::byte*>(*base), bytes, memory::NextBufferId()};
+}
+
+bool CudaDevice::LockHost(const memory::Mapping& host, bool read_only) {
+  const absl::StatusOr<abi::Context> context = context_.Get();
+  if (!context.ok()) return false;
+  const InContext in(driver_, *context);
+  const abi::Result r = driver_.cuMemHostRegister_v2(
+      host.base, host.bytes,
+      abi::kHostRegisterPortable | (read_only ? abi::kHostRegisterReadOnly : 0));
+  if (r == abi::kSuccess) return true;
+  const absl::Status why = Note(r, absl::StrCat("page-locking ", host.bytes, " bytes"));
+  // Else its owner, or another GPU of this process, has done it.
+  if (r != abi::kHostMemoryAlreadyRegistered) VERBENA_LOG(kWarning, why.message());
+  return false;
+}
+
+void CudaDevice::UnlockHost(const memory::Mapping& host) {
+  const absl::StatusOr<abi::Context> context = context_.Get();
+  if (!context.ok()) return;
+  const InContext in(driver_, *context);
+  // Nobody can do anything about an error: the context is broken, and holds nothing any more.
+  driver_.cuMemHostUnregister(host.base);
 }
 
 void CudaDevice::Free(const memory::Extent& extent) {

@@ -1,14 +1,11 @@
 #include "rpc/gpu/pinned.h"
 
-#include "absl/strings/str_cat.h"
-#include "rpc/base/log.h"
-
 namespace verbena::gpu {
 namespace {
 
 struct Pinned final : memory::Registration {
-  explicit Pinned(void* m) : memory(m) {}
-  void* const memory;
+  explicit Pinned(const memory::Mapping& h) : host(h) {}
+  const memory::Mapping host;
 };
 
 }  // namespace
@@ -16,27 +13,14 @@ struct Pinned final : memory::Registration {
 absl::StatusOr<std::unique_ptr<memory::Registration>> PinnedMemory::Register(
     const memory::Region& region, uint8_t uses) {
   if (!region.device().host_accessible()) return absl::UnimplementedError("not host memory");
-  const absl::StatusOr<abi::Context> context = device_.context().Get();
-  if (!context.ok()) return absl::UnimplementedError(context.status().message());
-  const InContext in(device_.driver(), *context);
   const bool written = (uses & static_cast<uint8_t>(memory::Use::kReadInto)) != 0;
-  const abi::Result r = device_.driver().cuMemHostRegister_v2(
-      region.base(), region.bytes(),
-      abi::kHostRegisterPortable | (written ? 0 : abi::kHostRegisterReadOnly));
-  if (r == abi::kSuccess) return std::make_unique<Pinned>(region.base());
-  const absl::Status why = device_.Note(r, absl::StrCat("page-locking ", region.bytes(), " bytes"));
-  // The user may have done it.
-  if (r != abi::kHostMemoryAlreadyRegistered) VERBENA_LOG(kWarning, why.message());
-  return absl::UnimplementedError(why.message());
+  const memory::Mapping host{&region.device(), region.base(), region.bytes()};
+  if (device_.LockHost(host, !written)) return std::make_unique<Pinned>(host);
+  return absl::UnimplementedError("not page-locked");
 }
 
 absl::Status PinnedMemory::Unregister(std::unique_ptr<memory::Registration>& registration) {
-  const absl::StatusOr<abi::Context> context = device_.context().Get();
-  if (context.ok()) {
-    const InContext in(device_.driver(), *context);
-    // Nobody can do anything about an error: the context is broken, and holds nothing any more.
-    device_.driver().cuMemHostUnregister(static_cast<const Pinned&>(*registration).memory);
-  }
+  device_.UnlockHost(static_cast<const Pinned&>(*registration).host);
   registration.reset();
   return absl::OkStatus();
 }

@@ -86,6 +86,9 @@ class Device {
   // Not OK: a fault that stays, of the hardware or of work that ran there. Nothing can be moved
   // from or to it any more, and a copy that was queued may have failed for it. Any thread.
   virtual absl::Status health() const { return absl::OkStatus(); }
+  // What Export::hardware says of it: two devices, of whatever processes, are one piece of hardware
+  // where this is the same. Any thread.
+  virtual std::array<std::byte, 16> hardware() const { return {}; }
 
   // The methods below may block: setup thread only.
   virtual absl::StatusOr<std::vector<Extent>> Describe(const void* pointer, size_t bytes) = 0;
@@ -97,6 +100,13 @@ class Device {
   virtual void Populate(const Mapping&, uint64_t offset, uint64_t bytes) {
     (void)offset, (void)bytes;
   }
+  // Makes copies between host memory and this device faster for as long as it lasts: page-locks
+  // it. False: it did not. Not read or written by this.
+  virtual bool LockHost(const Mapping& host, bool read_only) {
+    (void)host, (void)read_only;
+    return false;
+  }
+  virtual void UnlockHost(const Mapping& host) { (void)host; }
   virtual absl::StatusOr<Extent> Allocate(size_t bytes) = 0;
   virtual void Free(const Extent& extent) = 0;
 
@@ -110,5 +120,9 @@ Device& HostDevice();
 // NOT_FOUND names the device.
 absl::StatusOr<Device*> FindDevice(::verbena::Device where);
 void RegisterDevice(std::unique_ptr<Device> device);
+// Which device of this process imports what a peer exported from one of `kind`, `from_peer`, to be
+// copied to memory of `destination`: that itself where it is of the kind, since then it can take
+// part in the copy; else the same hardware, else any. Null: this process has none.
+Device* ImporterFor(::verbena::Device::Kind kind, const Export& from_peer, Device& destination);
 
 }  // namespace verbena::memory

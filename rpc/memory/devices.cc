@@ -60,4 +60,18 @@ void RegisterDevice(std::unique_ptr<Device> device) {
   all.others.push_back(std::move(device));
 }
 
+Device* ImporterFor(::verbena::Device::Kind kind, const Export& from_peer, Device& destination) {
+  if (kind == ::verbena::Device::Kind::kHost) return &HostDevice();
+  if (destination.where().kind() == kind) return &destination;
+  Devices& all = All();
+  absl::ReaderMutexLock lock(&all.mutex);
+  Device* any = nullptr;
+  for (const auto& device : all.others) {
+    if (device->where().kind() != kind) continue;
+    if (device->hardware() == from_peer.hardware) return device.get();
+    if (any == nullptr) any = device.get();
+  }
+  return any;
+}
+
 }  // namespace verbena::memory

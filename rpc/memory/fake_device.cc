@@ -134,6 +134,7 @@ absl::StatusOr<Export> FakeDevice::ExportTo(const Extent& extent, ExportWay way)
   Export e;
   e.bytes = it->second.bytes;
   e.buffer_id = it->second.buffer_id;
+  e.hardware = hardware();
   e.fd = fcntl(it->second.fd, F_DUPFD_CLOEXEC, 0);
   if (e.fd < 0) return SystemError("duplicating a descriptor");
   return e;

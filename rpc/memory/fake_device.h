@@ -5,6 +5,7 @@
 //
 //   memory::FakeDevice& fake = memory::FakeDevice::Install(0);   // once per process and index
 //   auto buffer = verbena::Buffer::Allocate(1 << 20, verbena::Device::Fake(0));
+#include <array>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -24,6 +25,9 @@ class FakeDevice final : public Device {
 
   ::verbena::Device where() const override { return where_; }
   bool host_accessible() const override { return false; }
+  std::array<std::byte, 16> hardware() const override {
+    return {std::byte{0xfa}, static_cast<std::byte>(where_.index())};
+  }
 
   // NOT_FOUND: not memory of this device.
   absl::StatusOr<std::vector<Extent>> Describe(const void* pointer, size_t bytes) override;

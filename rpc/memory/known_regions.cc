@@ -7,6 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "rpc/memory/device_regions.h"
 
 namespace verbena::memory {
 namespace {
@@ -116,6 +117,14 @@ absl::StatusOr<RegionRef> RegionFor(std::byte* data, size_t bytes, ::verbena::De
   if (RegionRef known = FindKnownRegion(data, bytes, where)) return known;
   absl::StatusOr<Device*> device = FindDevice(where);
   if (!device.ok()) return device.status();
+  if (!(*device)->host_accessible()) {
+    absl::StatusOr<std::vector<RegionRef>> regions = DeviceRegions(**device, data, bytes);
+    if (!regions.ok()) return regions.status();
+    if (regions->size() == 1) return (*regions)[0];
+    return absl::UnimplementedError(
+        absl::StrCat(bytes, " bytes that lie in ", regions->size(),
+                     " mappings of device memory cannot be sent as one: send its parts"));
+  }
   return RegionRef(std::make_shared<Region>(**device, Extent{data, bytes, NextBufferId()},
                                             RegionKind::kForeign, -1, 0));
 }

@@ -23,8 +23,9 @@ bool ForgetRegionIfUnused(const RegionRef& region, long* users);
 RegionRef FindKnownRegion(const void* data, size_t bytes, ::verbena::Device where);
 std::vector<RegionRef> KnownRegions();
 
-// As FindKnownRegion, else a new kForeign region of exactly that range. NOT_FOUND: no such device.
-// Any thread.
+// As FindKnownRegion, else a kForeign region: a new one of exactly that range, or, of a device
+// whose memory the host cannot touch, the one of the allocation that it lies in (device_regions.h).
+// NOT_FOUND: no such device, or not its memory; UNIMPLEMENTED: memory mapped in parts. Any thread.
 absl::StatusOr<RegionRef> RegionFor(std::byte* data, size_t bytes, ::verbena::Device where);
 
 }  // namespace verbena::memory

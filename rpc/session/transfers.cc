@@ -117,12 +117,24 @@ void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetI
   Transfer& transfer = Add(fetch, set);
   transfer.entry = &entry;
   transfer.bytes = bytes;
+  transfer.chunk_bytes = ChunkBytes(fetch, entry);
   const int64_t now_ns = link_.engine_impl().now_ns();
   transfer.admission_due_ns = now_ns + link_.engine_impl().admission_timeout_ns();
   waiting_.PushBack(transfer);
   Admit();
   if (!transfer.admitted) link_.DueAt(transfer.admission_due_ns);
   Pump();
+}
+
+uint64_t Transfers::ChunkBytes(const Fetch& fetch, const wire::PayloadEntry& entry) const {
+  const fabric::Traits& traits = link_.fabric().traits();
+  const bool from_host = entry.device_kind == static_cast<uint8_t>(::verbena::Device::Kind::kHost);
+  const bool devices = !from_host && std::none_of(fetch.pieces.begin(), fetch.pieces.end(),
+                                                  [](const fabric::LocalPiece& piece) {
+                                                    return piece.device->host_accessible();
+                                                  });
+  return devices && traits.device_chunk_bytes != 0 ? traits.device_chunk_bytes
+                                                   : traits.read_chunk_bytes;
 }
 
 Transfer& Transfers::Add(Fetch& fetch, PayloadSetImpl* set) {
@@ -214,7 +226,7 @@ Chunk Transfers::NextChunk(Transfer& transfer) {
   const size_t piece = PieceAt(*transfer.entry, within);
   const uint64_t bytes =
       std::min({transfer.bytes - transfer.next, transfer.entry->pieces[piece].bytes - within,
-                uint64_t{link_.fabric().traits().read_chunk_bytes}});
+                transfer.chunk_bytes});
   const Chunk chunk{transfer.next, bytes};
   transfer.next += bytes;
   return chunk;

@@ -37,6 +37,7 @@ class Transfer : public ListNode<Transfer> {
   PayloadSetImpl* set = nullptr;  // null: a body or a head, which its Arrival owns
   const wire::PayloadEntry* entry = nullptr;
   uint64_t bytes = 0;
+  uint64_t chunk_bytes = 0;
   uint64_t next = 0;         // first byte not yet posted
   std::vector<Chunk> again;  // lost with their lane
   uint32_t posted = 0;
@@ -80,6 +81,7 @@ class Transfers {
 
  private:
   Transfer& Add(Fetch& fetch, PayloadSetImpl* set);
+  uint64_t ChunkBytes(const Fetch& fetch, const wire::PayloadEntry& entry) const;
   absl::Status Check(const Fetch& fetch, const wire::PayloadEntry& entry, uint64_t& bytes) const;
   void Admit();
   Transfer* Pick();

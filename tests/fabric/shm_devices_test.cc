@@ -55,6 +55,43 @@ Error ReadInto(Pair& pair, ReadSlot slot, const fabric::RemoteKey& key, uint64_t
   return answers[0];
 }
 
+TEST_CASE("a peer's device memory is mapped for each device that copies from it", "[shm][device]") {
+  memory::FakeDevice& owner = memory::FakeDevice::Install(0);
+  memory::FakeDevice& first = memory::FakeDevice::Install(1);
+  memory::FakeDevice& second = memory::FakeDevice::Install(2);
+  const size_t live = owner.live() + first.live() + second.live();
+  {
+    const Subject subject = Made();
+    Pair pair(subject);
+    pair.Connect(kLink);
+    constexpr size_t kBytes = 5 << 12;
+    std::vector<std::byte> pattern(kBytes), seen(kBytes);
+    Fill(pattern.data(), kBytes, 31);
+    auto source = MakeFake(owner, kBytes);
+    owner.Write(source->base(), pattern.data(), kBytes);
+    const fabric::RemoteKey key =
+        LeaseNow(pair, pair.server(), pair.server_events, {1, 1}, kLink, kOwner, source, 0, kBytes);
+    uint32_t slot = 0;
+    for (int round = 0; round < 2; ++round) {
+      for (memory::FakeDevice* reader : {&first, &second}) {
+        auto target = MakeFake(*reader, kBytes);
+        REQUIRE(ReadInto(pair, {++slot, 1}, key, 0, {reader, target->base(), kBytes}) ==
+                Error::kOk);
+        reader->Read(seen.data(), target->base(), kBytes);
+        CHECK(seen == pattern);
+        // One mapping on each, made once.
+        CHECK(reader->live() == 2);
+      }
+    }
+    // To the host by the hardware that it lies on.
+    REQUIRE(ReadInto(pair, {++slot, 1}, key, 0, {&memory::HostDevice(), seen.data(), kBytes}) ==
+            Error::kOk);
+    CHECK(seen == pattern);
+    CHECK(owner.live() == 2);
+  }
+  CHECK(owner.live() + first.live() + second.live() == live);
+}
+
 TEST_CASE("shm comes first of the fabrics that a process has", "[shm][available]") {
   SetupThread setup;
   fabric::FabricOptions options;

@@ -82,14 +82,16 @@ struct Victim {
   }
   // On a device that this process has not.
   void ExportElsewhere(uint64_t buffer, int fd) {
-    constexpr uint32_t kIndex = 77 << 16;
-    SendAside({0x53425645, kIndex | static_cast<uint32_t>(Device::Kind::kFake), buffer, 0, 4096},
-              fd);
+    constexpr auto kDescriptor = static_cast<uint32_t>(memory::ExportWay::kVmmDescriptor) << 8;
+    SendAside(
+        {0x53425645, kDescriptor | static_cast<uint32_t>(Device::Kind::kCuda), buffer, 0, 4096},
+        fd);
   }
   void Withdraw(uint64_t buffer) { SendAside({0x53425657, 0, buffer, 0, 0}, -1); }
   struct SideMessage {
-    uint32_t magic, device;
+    uint32_t magic, device;  // kind, and way << 8
     uint64_t buffer, offset, bytes;
+    std::byte hardware_and_handle[80] = {};
   };
   void SendAside(SideMessage message, int fd) {
     iovec part{&message, sizeof message};

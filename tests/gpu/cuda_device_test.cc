@@ -95,7 +95,7 @@ TEST_CASE("each kind of memory is exported the way that it can be, or says why n
   const auto mapped = exported(space, ExportWay::kHostPeer);
   REQUIRE(mapped.ok());
   CHECK(mapped->way == ExportWay::kVmmDescriptor);
-  CHECK(mapped->hardware == gpu->uuid());
+  CHECK(mapped->hardware == gpu->hardware());
   close(mapped->fd);
   const auto plain = exported(space + 2 * kMiB, ExportWay::kHostPeer);
   CHECK(absl::IsFailedPrecondition(plain.status()));
@@ -141,6 +141,23 @@ TEST_CASE("another GPU's memory is imported for copies of this one", "[gpu]") {
   CHECK(cuda.live() == 1);  // the user's
   CHECK(cuda.contexts == std::vector<int>{1, 1});
   CHECK(cuda.wrong_context == 0);
+}
+
+TEST_CASE("a handle that is imported twice is released twice", "[gpu]") {
+  FakeDriver& cuda = FakeDriver::Reset(1);
+  const auto owner = Gpu(cuda, 0), reader = Gpu(cuda, 0);
+  const abi::Address user = cuda.Malloc(0, 8192);
+  const auto import = [&] {
+    return *reader->Import(
+        *owner->ExportTo((*owner->Describe(At(user), 8192))[0], ExportWay::kIpc));
+  };
+  const memory::Mapping first = import(), second = import();
+  CHECK(first.base == second.base);
+  reader->Release(first);
+  const int seen = 5;
+  cuda.Write(reinterpret_cast<abi::Address>(second.base), &seen, 4);
+  reader->Release(second);
+  CHECK(cuda.live() == 1);
 }
 
 TEST_CASE("an import that cannot be says what is wrong and leaves nothing", "[gpu][hostile]") {

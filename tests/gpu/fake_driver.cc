@@ -132,7 +132,14 @@ Result IpcOpenMemHandle(Address* pointer, abi::IpcHandle handle, unsigned flags)
   std::memcpy(static_cast<void*>(&m), handle.bytes, sizeof m);
   if (m.alias == nullptr) return abi::kInvalidValue;
   if (!the->peers && m.gpu != GpuOf(current.back())) return abi::kPeerAccessUnsupported;
+  for (auto& [base, known] : the->memories_) {
+    if (!known.imported || known.alias != m.alias) continue;
+    ++known.opened;  // it is where it was
+    *pointer = base;
+    return abi::kSuccess;
+  }
   m.imported = true;
+  m.opened = 1;
   *pointer = the->Add(m);
   return abi::kSuccess;
 }
@@ -140,6 +147,7 @@ Result IpcCloseMemHandle(Address pointer) {
   FAKE_CALL(cuIpcCloseMemHandle)
   const auto it = the->memories_.find(pointer);
   VERBENA_CHECK(it != the->memories_.end() && it->second.imported);
+  if (--it->second.opened > 0) return abi::kSuccess;
   munmap(reinterpret_cast<void*>(pointer), Pages(it->second.bytes));
   the->memories_.erase(it);
   return abi::kSuccess;

@@ -63,6 +63,7 @@ class FakeDriver {
     uint64_t id = 0;
     abi::Handle handle = 0;  // kVirtual
     bool imported = false;
+    int opened = 0;
   };
   struct Physical {
     size_t bytes = 0;

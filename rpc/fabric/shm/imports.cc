@@ -31,11 +31,24 @@ Cache& TheCache() {
 
 }  // namespace
 
-Imported::Imported(const memory::Mapping& mapping)
-    : mapping_(mapping), populated_(mapping.bytes / kBlockBytes + 1) {}
+Imported::Imported(const memory::Mapping& mapping, bool whole)
+    : mapping_(mapping),
+      populated_(mapping.device->host_accessible() ? mapping.bytes / kBlockBytes + 1 : 0),
+      whole_(whole),
+      lock_tried_(!mapping.device->host_accessible()) {}
 
 Imported::~Imported() {
-  memory::PostToSetup([mapping = mapping_] { mapping.device->Release(mapping); });
+  memory::PostToSetup([mapping = mapping_, locked_for = locked_for_] {
+    if (locked_for != nullptr) locked_for->UnlockHost(mapping);
+    mapping.device->Release(mapping);
+  });
+}
+
+void Imported::LockFor(memory::Device& device) {
+  if (lock_tried()) return;
+  // Locking would make the pages of a peer's file that has holes.
+  if (whole_ && device.LockHost(mapping_, true)) locked_for_ = &device;
+  lock_tried_.store(true, std::memory_order_release);
 }
 
 bool Imported::Holds(uint64_t offset, uint64_t bytes) const {
@@ -43,7 +56,7 @@ bool Imported::Holds(uint64_t offset, uint64_t bytes) const {
 }
 
 void Imported::Populate(uint64_t offset, uint64_t bytes) {
-  if (!Holds(offset, bytes)) return;
+  if (populated_.empty() || !Holds(offset, bytes)) return;
   for (uint64_t i = offset / kBlockBytes; i <= (offset + bytes - 1) / kBlockBytes; ++i) {
     if (populated_[i].load(std::memory_order_relaxed)) continue;
     const uint64_t begin = i * kBlockBytes;
@@ -54,6 +67,7 @@ void Imported::Populate(uint64_t offset, uint64_t bytes) {
 
 bool Imported::populated(uint64_t offset, uint64_t bytes) const {
   if (!Holds(offset, bytes)) return false;
+  if (!mapping_.device->host_accessible()) return true;  // there are no pages to fault in
   for (uint64_t i = offset / kBlockBytes; i <= (offset + bytes - 1) / kBlockBytes; ++i) {
     if (!populated_[i].load(std::memory_order_relaxed)) return false;
   }
@@ -62,7 +76,8 @@ bool Imported::populated(uint64_t offset, uint64_t bytes) const {
 
 absl::StatusOr<ImportRef> ImportOnce(memory::Device& device, memory::Export from_peer) {
   struct stat file {};
-  const bool known = fstat(from_peer.fd, &file) == 0;
+  // Of a driver's descriptors the kernel says nothing: one file for all.
+  const bool known = from_peer.way == memory::ExportWay::kMemfd && fstat(from_peer.fd, &file) == 0;
   const Key key(&device, file.st_dev, file.st_ino, from_peer.offset, from_peer.bytes);
   Cache& cache = TheCache();
   const std::lock_guard lock(cache.mutex);
@@ -77,7 +92,8 @@ absl::StatusOr<ImportRef> ImportOnce(memory::Device& device, memory::Export from
   }
   const absl::StatusOr<memory::Mapping> mapping = device.Import(from_peer);
   if (!mapping.ok()) return mapping.status();
-  ImportRef made = std::make_shared<Imported>(*mapping);
+  const bool whole = known && file.st_blocks * 512 >= file.st_size;
+  ImportRef made = std::make_shared<Imported>(*mapping, whole);
   if (known) cache.known[key] = made;
   return made;
 }

@@ -15,7 +15,8 @@ namespace verbena::fabric::shm {
 
 class Imported {
  public:
-  explicit Imported(const memory::Mapping& mapping);
+  // `whole`: no page of it has still to be made.
+  Imported(const memory::Mapping& mapping, bool whole);
   // Any thread: the setup thread unmaps.
   ~Imported();
   Imported(const Imported&) = delete;
@@ -26,6 +27,11 @@ class Imported {
   // more than the blocks that hold it: where the peer's file has holes, faulting in makes memory.
   // Setup thread only.
   void Populate(uint64_t offset, uint64_t bytes);
+  // Page-locks host memory, all of it, for copies to and from `device`, if every page of it is
+  // there already; once. Setup thread only.
+  void LockFor(memory::Device& device);
+  // Whether that was tried, or is of no use. Any thread.
+  bool lock_tried() const { return lock_tried_.load(std::memory_order_acquire); }
   // Whether that has been done for all of the range. Any thread.
   bool populated(uint64_t offset, uint64_t bytes) const;
 
@@ -34,6 +40,9 @@ class Imported {
 
   const memory::Mapping mapping_;
   std::vector<std::atomic<bool>> populated_;  // by block
+  bool whole_ = false;                        // the file behind it has no holes
+  memory::Device* locked_for_ = nullptr;
+  std::atomic<bool> lock_tried_;
 };
 using ImportRef = std::shared_ptr<Imported>;
 

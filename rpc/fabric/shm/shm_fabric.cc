@@ -18,6 +18,9 @@ namespace {
 // Large enough that an engine sees by itself that a copy is worth streaming past the caches; small
 // enough that a lane breaks within a millisecond or two.
 constexpr uint32_t kReadChunkBytes = 8 << 20;
+// Between GPUs: 3 ms by NVLink, 0.5 ms on one. On two H200 of one host, chunks of 8 MiB cost 15 %
+// of the rate between them, and 40 % on one.
+constexpr uint32_t kDeviceChunkBytes = 1 << 30;
 
 }  // namespace
 
@@ -47,6 +50,7 @@ ShmFabric::ShmFabric(const ShmOptions& options)
   traits_.publish_bytes = 512;
   traits_.copied_bytes = limits::kSegmentBytes;
   traits_.read_chunk_bytes = kReadChunkBytes;
+  traits_.device_chunk_bytes = kDeviceChunkBytes;
   traits_.reads_in_flight = 2;
   traits_.revocation = Revocation::kWord;
   traits_.bounds_enforced = false;

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -19,34 +20,37 @@ namespace {
 constexpr uint32_t kMagic = 0x53425645;            // "EVBS"
 constexpr uint32_t kWithdrawalMagic = 0x53425657;  // "WVBS"
 
-// On one host: the machine's own byte order.
+// On one host: the machine's own byte order. The socket is a stream: all messages are as long.
 struct ExportMessage {
   uint32_t magic = kMagic;
-  uint16_t device_kind = 0;  // verbena::Device::Kind, and its index
-  uint16_t device_index = 0;
+  uint8_t device_kind = 0;  // verbena::Device::Kind
+  uint8_t way = 0;          // memory::ExportWay
+  uint16_t reserved = 0;
   uint64_t buffer = 0;
   uint64_t offset = 0;
   uint64_t bytes = 0;
+  std::array<std::byte, 16> hardware{};  // 0 for host memory, as is
+  std::array<std::byte, 64> handle{};    // this, but for kIpc
 };
+static_assert(sizeof(ExportMessage) == 112);
 
-memory::Device* DeviceOrNull(Device where) {
-  const auto device = memory::FindDevice(where);
-  return device.ok() ? *device : nullptr;
-}
-
-// This process's device of the kind and number that the export names; null: it has none, which is
-// no fault of the peer's.
-absl::StatusOr<memory::Device*> DeviceOf(const ExportMessage& message, memory::Device& host) {
-  switch (static_cast<Device::Kind>(message.device_kind)) {
-    case Device::Kind::kHost:
-      return &host;
-    case Device::Kind::kCuda:
-      return DeviceOrNull(Device::Cuda(message.device_index));
-    case Device::Kind::kFake:
-      return DeviceOrNull(Device::Fake(message.device_index));
+// Whether a device of that kind exports that way, with so many descriptors.
+absl::Status CheckWay(const ExportMessage& message, int fds) {
+  const auto kind = static_cast<Device::Kind>(message.device_kind);
+  const auto way = static_cast<memory::ExportWay>(message.way);
+  const bool gpu = kind == Device::Kind::kCuda;
+  if (!gpu && kind != Device::Kind::kHost && kind != Device::Kind::kFake) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shm: an export of device kind ", message.device_kind));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("shm: an export of device kind ", message.device_kind));
+  const bool known =
+      gpu ? way == memory::ExportWay::kIpc || way == memory::ExportWay::kVmmDescriptor
+          : way == memory::ExportWay::kMemfd;
+  const int needs = way == memory::ExportWay::kIpc ? 0 : 1;
+  if (known && fds == needs) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("shm: an export of device kind ",
+                                                 message.device_kind, " by way ", message.way,
+                                                 " with ", fds, " descriptors"));
 }
 
 uid_t OverflowUid() {
@@ -87,14 +91,14 @@ absl::Status Receive(int socket, ExportMessage& message, int& fd) {
   if (count == 0 && (header.msg_flags & MSG_CTRUNC) != 0) {
     return absl::ResourceExhaustedError("shm: no descriptor is left here for an export");
   }
-  const bool exports = message.magic == kMagic && count == 1;
+  const bool exports = message.magic == kMagic && count <= 1;
   const bool withdraws = message.magic == kWithdrawalMagic && count == 0;
   if (n != sizeof message || (!exports && !withdraws)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "shm: neither an export nor a withdrawal: mark ", absl::Hex(message.magic), ", ", n,
         " bytes with ", count, " descriptors; they have ", sizeof message, " bytes with 1 or 0"));
   }
-  return absl::OkStatus();
+  return exports ? CheckWay(message, count) : absl::OkStatus();
 }
 
 }  // namespace
@@ -137,15 +141,16 @@ absl::Status SideChannel::SendExport(const memory::Region& region) {
     message.bytes = region.bytes();
     return Send(&message, sizeof message, region.fd());
   }
-  auto exported = region.device().ExportTo(region.extent(), memory::ExportWay::kMemfd);
+  auto exported = region.device().ExportTo(region.extent(), memory::ExportWay::kHostPeer);
   if (!exported.ok()) return exported.status();
-  const Device where = region.device().where();
-  message.device_kind = static_cast<uint16_t>(where.kind());
-  message.device_index = static_cast<uint16_t>(where.index());
+  message.device_kind = static_cast<uint8_t>(region.device().where().kind());
+  message.way = static_cast<uint8_t>(exported->way);
   message.offset = exported->offset;
   message.bytes = exported->bytes;
+  message.hardware = exported->hardware;
+  message.handle = exported->handle;
   const absl::Status status = Send(&message, sizeof message, exported->fd);
-  close(exported->fd);
+  if (exported->fd >= 0) close(exported->fd);
   return status;
 }
 
@@ -181,33 +186,41 @@ absl::Status SideChannel::SendWithdrawal(uint64_t buffer) {
 }
 
 absl::Status SideChannel::Take(memory::Device& host, absl::Span<const Want> wants, Taken& taken) {
-  absl::Status status = TakeMessages(host, taken);
+  absl::Status status = TakeMessages(taken);
   for (const Want& want : wants) {
     ImportRef memory = want.mapped;
     if (memory == nullptr) {
-      memory = Map(want.buffer, taken.not_mapped);
+      memory = Map(want, host, taken.not_mapped);
       if (memory == nullptr) continue;
-      taken.imports.push_back({want.buffer, memory});
+      taken.imports.push_back({want.buffer, want.into, memory});
     }
     if (want.bytes != 0) memory->Populate(want.offset, want.bytes);
+    if (!want.into->host_accessible()) memory->LockFor(*want.into);
   }
   return status;
 }
 
-ImportRef SideChannel::Map(uint64_t buffer, absl::Status& why) {
-  const auto it = exports_.find(buffer);
+ImportRef SideChannel::Map(const Want& want, memory::Device& host, absl::Status& why) {
+  const auto it = exports_.find(want.buffer);
   if (it == exports_.end()) return nullptr;
   Exported& exported = it->second;
-  if (exported.device == nullptr) {
+  const bool of_host = exported.kind == Device::Kind::kHost;
+  memory::Device* const importer =
+      of_host ? &host : memory::ImporterFor(exported.kind, exported.what, *want.into);
+  if (importer == nullptr) {
     why.Update(absl::NotFoundError("shm: the memory is on a device that this process has not"));
     return nullptr;
   }
-  if (exported.what.fd < 0) return nullptr;
   memory::Export what = exported.what;
-  exported.what.fd = -1;  // ImportOnce takes it
-  auto mapped = ImportOnce(*exported.device, what);
+  if (of_host) {
+    if (what.fd < 0) return nullptr;
+    exported.what.fd = -1;  // ImportOnce takes it
+  } else if (what.fd >= 0) {
+    what.fd = fcntl(what.fd, F_DUPFD_CLOEXEC, 0);  // another device of ours may want it too
+  }
+  auto mapped = ImportOnce(*importer, what);
   why.Update(mapped.status());
-  exported.mapped = mapped.ok();
+  exported.mapped = exported.mapped || mapped.ok();
   return mapped.ok() ? *std::move(mapped) : nullptr;
 }
 
@@ -224,30 +237,35 @@ absl::Status SideChannel::Forget(uint64_t buffer, Taken& taken) {
   return absl::OkStatus();
 }
 
-absl::Status SideChannel::Announce(const memory::Export& what, memory::Device* device) {
+absl::Status SideChannel::Announce(const memory::Export& what, Device::Kind kind) {
   if (exports_.size() == kExportsMax) {
     return absl::ResourceExhaustedError(
         absl::StrCat("shm: the peer exports more than ", kExportsMax, " slabs"));
   }
-  const auto size = CheckSealed(what.fd, F_SEAL_SHRINK);
-  if (!size.ok()) return size.status();
-  if (what.bytes == 0 || what.offset > *size || what.bytes > *size - what.offset ||
-      what.offset % 4096 != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("shm: export of [", what.offset, ", +",
-                                                   what.bytes, ") of a memfd of ", *size));
+  if (what.way == memory::ExportWay::kMemfd) {
+    const auto size = CheckSealed(what.fd, F_SEAL_SHRINK);
+    if (!size.ok()) return size.status();
+    if (what.bytes == 0 || what.offset > *size || what.bytes > *size - what.offset ||
+        what.offset % 4096 != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("shm: export of [", what.offset, ", +",
+                                                     what.bytes, ") of a memfd of ", *size));
+    }
   }
-  const auto [it, inserted] = exports_.emplace(what.buffer_id, Exported{device, what});
+  const auto [it, inserted] = exports_.emplace(what.buffer_id, Exported{kind, what});
   if (!inserted) {
     return absl::InvalidArgumentError(
         absl::StrCat("shm: buffer ", what.buffer_id, " exported twice"));
   }
-  if (device == nullptr) close(std::exchange(it->second.what.fd, -1));
+  Exported& exported = it->second;
+  const bool useless = kind != Device::Kind::kHost && what.fd >= 0 &&
+                       memory::ImporterFor(kind, what, memory::HostDevice()) == nullptr;
+  if (useless) close(std::exchange(exported.what.fd, -1));
   return absl::OkStatus();
 }
 
-absl::Status SideChannel::TakeMessages(memory::Device& host, Taken& taken) {
+absl::Status SideChannel::TakeMessages(Taken& taken) {
   for (int i = 0; i < kMessagesPerTake; ++i) {
-    absl::Status status = TakeOne(host, taken);
+    absl::Status status = TakeOne(taken);
     if (absl::IsNotFound(status)) return absl::OkStatus();
     if (!status.ok()) return status;
   }
@@ -255,20 +273,22 @@ absl::Status SideChannel::TakeMessages(memory::Device& host, Taken& taken) {
   return absl::OkStatus();
 }
 
-absl::Status SideChannel::TakeOne(memory::Device& host, Taken& taken) {
+absl::Status SideChannel::TakeOne(Taken& taken) {
   ExportMessage message;
   message.magic = 0;
   int fd = -1;
   absl::Status status = Receive(fd_, message, fd);
   if (status.ok() && message.magic == kWithdrawalMagic) return Forget(message.buffer, taken);
   if (status.ok()) {
-    const auto device = DeviceOf(message, host);
     memory::Export from_peer;
+    from_peer.way = static_cast<memory::ExportWay>(message.way);
     from_peer.fd = fd;
     from_peer.offset = message.offset;
     from_peer.bytes = message.bytes;
     from_peer.buffer_id = message.buffer;
-    status = device.ok() ? Announce(from_peer, *device) : device.status();
+    from_peer.hardware = message.hardware;
+    from_peer.handle = message.handle;
+    status = Announce(from_peer, static_cast<Device::Kind>(message.device_kind));
   }
   if (!status.ok() && fd >= 0) close(fd);
   return status;

@@ -1,8 +1,9 @@
 #pragma once
 // shm::SideChannel: one end of a link's unix socket, on which slabs go to the peer as sealed
-// memfds. The owner sends an export before the first lease in it is announced, and a withdrawal
-// when it unmaps the slab, whose number is never used again; the reader maps a slab when a READ
-// first needs it. Also what the kernel says of the peer: its user, its
+// memfds, and memory of GPUs as descriptors or handles of their driver's. The owner sends an export
+// before the first lease in it is announced, and a withdrawal when it unmaps the slab, whose number
+// is never used again; the reader maps it when a READ first needs it, a GPU's memory once for each
+// device of its own that copies from it. Also what the kernel says of the peer: its user, its
 // process.
 //
 // All of it blocks at most for a mapping, however much the peer sends: setup thread only, one job
@@ -29,11 +30,13 @@ inline constexpr int kMessagesPerTake = 64;
 
 struct Import {
   uint64_t buffer = 0;
+  memory::Device* into = nullptr;  // what it was mapped to be copied to
   ImportRef memory;
 };
-// A buffer that a READ needs, and which range of it to fault in.
+// A buffer that a READ into memory of `into` needs, and which range of it to fault in.
 struct Want {
   uint64_t buffer = 0;
+  memory::Device* into = nullptr;
   ImportRef mapped;  // null: not yet
   uint64_t offset = 0;
   uint64_t bytes = 0;  // 0: none, it is not worth it
@@ -71,17 +74,17 @@ class SideChannel {
 
  private:
   struct Exported {
-    memory::Device* device = nullptr;  // null: on a device that this process has not
-    memory::Export what;               // its descriptor is -1 once it was mapped
+    Device::Kind kind = Device::Kind::kHost;
+    memory::Export what;  // of host memory the descriptor is -1 once it was mapped
     bool mapped = false;
   };
   absl::Status Send(const void* message, size_t bytes, int fd);
-  absl::Status TakeMessages(memory::Device& host, Taken& taken);
-  absl::Status TakeOne(memory::Device& host, Taken& taken);
-  absl::Status Announce(const memory::Export& what, memory::Device* device);
+  absl::Status TakeMessages(Taken& taken);
+  absl::Status TakeOne(Taken& taken);
+  absl::Status Announce(const memory::Export& what, Device::Kind kind);
   absl::Status Forget(uint64_t buffer, Taken& taken);
   // Null: it is not mapped, or not any more; `why` says more where that helps.
-  ImportRef Map(uint64_t buffer, absl::Status& why);
+  ImportRef Map(const Want& want, memory::Device& host, absl::Status& why);
 
   int fd_ = -1;
   int peer_pid_ = 0;

@@ -17,9 +17,11 @@ constexpr uint32_t kBegunMax = 2;
 // links that only prove themselves, or move little, hold no page tables for it.
 constexpr size_t kPopulateBytes = 64 * 1024;
 
-const Import* FindImport(const Link& link, uint64_t buffer) {
+// Host memory serves whatever it is copied to; a device's must be mapped by the one that copies.
+const Import* FindImport(const Link& link, uint64_t buffer, const memory::Device& into) {
   for (const Import& import : link.imports) {
-    if (import.buffer == buffer) return &import;
+    if (import.buffer != buffer) continue;
+    if (import.memory->mapping().device->host_accessible() || import.into == &into) return &import;
   }
   return nullptr;
 }
@@ -42,7 +44,11 @@ void Transfers::Add(ReadSlot slot, Link& link, Lane lane, const RemoteKey& key, 
   t.offset = offset;
   t.pieces.assign(pieces.begin(), pieces.end());
   t.bytes = 0;
-  for (const LocalPiece& piece : pieces) t.bytes += piece.bytes;
+  t.into = nullptr;
+  for (const LocalPiece& piece : pieces) {
+    t.bytes += piece.bytes;
+    if (t.into == nullptr || t.into->host_accessible()) t.into = piece.device;
+  }
   t.error = Error::kOk;
   t.outstanding = 0;
   t.by_process = false;
@@ -153,19 +159,23 @@ void Transfers::Begin(uint32_t index) {
 
 bool Transfers::HasImport(Transfer& t, const LeaseView& view) {
   Link& link = *t.link;
-  const Import* const import = FindImport(link, view.buffer);
+  const Import* const import = FindImport(link, view.buffer, *t.into);
   if (import != nullptr) t.import = import->memory;
   const uint64_t offset = view.start + t.offset;  // not checked yet: may be anything
   const uint64_t populate = t.bytes >= kPopulateBytes ? t.bytes : 0;
-  const bool ready =
-      import != nullptr && (populate == 0 || import->memory->populated(offset, populate));
-  if (ready || t.imported) return true;
+  if (t.imported || (import != nullptr && Ready(t, offset, populate))) return true;
   // The owner sent the descriptor before it announced the lease; a job that starts from now on
   // finds it.
   t.state = State::kWaiting;
   t.import_round = link.import_round + 1;
-  owner_.WantImport(link, {view.buffer, std::exchange(t.import, nullptr), offset, populate});
+  owner_.WantImport(link,
+                    {view.buffer, t.into, std::exchange(t.import, nullptr), offset, populate});
   return false;
+}
+
+bool Transfers::Ready(const Transfer& t, uint64_t offset, uint64_t populate) const {
+  if (populate != 0 && !t.import->populated(offset, populate)) return false;
+  return t.into->host_accessible() || t.import->lock_tried();
 }
 
 void Transfers::BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset) {

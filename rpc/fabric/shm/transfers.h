@@ -64,6 +64,7 @@ class Transfers {
     uint64_t offset = 0;
     size_t bytes = 0;
     absl::InlinedVector<LocalPiece, 4> pieces;
+    memory::Device* into = nullptr;  // of the pieces; of several a device
     ProcessCopy process;
   };
   struct Engine {
@@ -77,6 +78,7 @@ class Transfers {
   void Begin(uint32_t index);
   // False: it waits for memory that is not mapped, or not as it needs.
   bool HasImport(Transfer& t, const LeaseView& view);
+  bool Ready(const Transfer& t, uint64_t offset, uint64_t populate) const;
   void BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset);
   void Finish(uint32_t index);
   memory::CopyEngine& EngineFor(memory::Device& device);

@@ -1,0 +1,90 @@
+#include "rpc/memory/device_regions.h"
+
+#include <list>
+#include <map>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "rpc/memory/helpers.h"
+#include "rpc/memory/registrars.h"
+
+namespace verbena::memory {
+namespace {
+
+// Domains hear of it when it is made and when its last user is gone: what peers have of it is
+// withdrawn then.
+class DeviceRegion final : public Region {
+ public:
+  DeviceRegion(Device& device, const Extent& extent)
+      : Region(device, extent, RegionKind::kForeign, -1, 0) {}
+  ~DeviceRegion() override {
+    PostToSetup([id = buffer_id()] { UnregisterRegion(id).IgnoreError(); });
+  }
+};
+
+struct Table {
+  using Key = std::pair<Device*, std::byte*>;
+  struct Entry {
+    RegionRef region;
+    std::list<Key>::iterator turn;
+  };
+  absl::Mutex mutex;
+  std::map<Key, Entry> regions ABSL_GUARDED_BY(mutex);
+  std::list<Key> turns ABSL_GUARDED_BY(mutex);  // longest unused first
+};
+
+Table& TheTable() {
+  static Table* const table = new Table;
+  return *table;
+}
+
+// `gone` takes what must not be destroyed under the lock.
+RegionRef Find(Table& table, Device& device, const Extent& extent, RegionRef& gone)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(table.mutex) {
+  const Table::Key key(&device, extent.base);
+  const auto it = table.regions.find(key);
+  if (it == table.regions.end()) return nullptr;
+  if (it->second.region->buffer_id() == extent.buffer_id) {
+    table.turns.splice(table.turns.end(), table.turns, it->second.turn);
+    return it->second.region;
+  }
+  gone = std::move(it->second.region);  // freed, and allocated again
+  table.turns.erase(it->second.turn);
+  table.regions.erase(it);
+  return nullptr;
+}
+
+RegionRef FindOrMake(Device& device, const Extent& extent) {
+  Table& table = TheTable();
+  RegionRef gone, longest_unused;
+  RegionRef made;
+  {
+    absl::MutexLock lock(&table.mutex);
+    if (RegionRef known = Find(table, device, extent, gone)) return known;
+    if (table.regions.size() == kDeviceRegionsMax) {
+      const auto it = table.regions.find(table.turns.front());
+      longest_unused = std::move(it->second.region);
+      table.regions.erase(it);
+      table.turns.pop_front();
+    }
+    made = std::make_shared<DeviceRegion>(device, extent);
+    const Table::Key key(&device, extent.base);
+    table.regions[key] = {made, table.turns.insert(table.turns.end(), key)};
+  }
+  PostToSetup([made] { RegisterWhereTaken(made, static_cast<uint8_t>(Use::kLeasable)); });
+  return made;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<RegionRef>> DeviceRegions(Device& device, const std::byte* data,
+                                                     size_t bytes) {
+  absl::StatusOr<std::vector<Extent>> extents = device.Describe(data, bytes);
+  if (!extents.ok()) return extents.status();
+  std::vector<RegionRef> regions;
+  for (const Extent& extent : *extents) regions.push_back(FindOrMake(device, extent));
+  return regions;
+}
+
+}  // namespace verbena::memory

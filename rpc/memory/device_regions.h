@@ -1,0 +1,23 @@
+#pragma once
+// Regions of memory on devices that users allocated: one for each allocation, whatever tensors lie
+// in it, found by what the device says of an address and kept while the allocation is the same; so
+// a peer imports an allocation once and not once per tensor. Not the owner of the memory.
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "rpc/memory/region.h"
+
+namespace verbena::memory {
+
+// Allocations whose regions are kept when nobody uses them. More, and the one that was used longest
+// ago is forgotten: peers let go of it, and import it again when it is sent again, for
+// milliseconds.
+inline constexpr size_t kDeviceRegionsMax = 1024;
+
+// The regions, in order, that [data, data + bytes) of `device` lies in: one, or several where
+// memory was mapped in parts. As Device::Describe, which must not block. Any thread.
+absl::StatusOr<std::vector<RegionRef>> DeviceRegions(Device& device, const std::byte* data,
+                                                     size_t bytes);
+
+}  // namespace verbena::memory
