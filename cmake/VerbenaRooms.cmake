@@ -69,12 +69,39 @@ endif()
 
 # verbena_test(NAME SOURCES ... DEPENDS ... [LABELS ...])
 #   One test binary per room, registered with CTest under its name. Labels with a meaning: `slow` is left out by
-#   tests/run --fast and by the sanitizer presets; `unsanitized` by the latter (it times, or counts allocations).
+#   tests/run --fast and by the sanitizer presets; `unsanitized` by the latter (it times, or counts allocations). `verbs`
+#   needs an RDMA device: see verbena_verbs_test.
 function(verbena_test NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LABELS" ${ARGN})
   add_executable(test_${NAME} ${ARG_SOURCES})
   verbena_warnings(test_${NAME})
   target_link_libraries(test_${NAME} PRIVATE ${ARG_DEPENDS} verbena_test_main)
+  if("verbs" IN_LIST ARG_LABELS)
+    verbena_verbs_test(${NAME} COMMAND $<TARGET_FILE:test_${NAME}> LABELS ${ARG_LABELS})
+    return()
+  endif()
   add_test(NAME ${NAME} COMMAND test_${NAME})
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${VERBENA_TEST_TIMEOUT_S} LABELS "${ARG_LABELS}")
+endfunction()
+
+# verbena_verbs_test(NAME COMMAND ... [LABELS ...])
+#   A test that needs an RDMA device: skipped where there is none, and run by tests/run --verbs, which has guests for it.
+#   Such as the cases of a binary that concern verbs: COMMAND $<TARGET_FILE:test_contract> "[verbs]".
+function(verbena_verbs_test NAME)
+  cmake_parse_arguments(ARG "" "" "COMMAND;LABELS" ${ARGN})
+  add_test(NAME ${NAME} COMMAND "${PROJECT_SOURCE_DIR}/tests/guest/on_device" ${ARG_COMMAND})
+  set(labels verbs ${ARG_LABELS})
+  list(REMOVE_DUPLICATES labels)
+  # An emulated machine takes up to twenty times as long.
+  math(EXPR timeout "4 * ${VERBENA_TEST_TIMEOUT_S}")
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT ${timeout} LABELS "${labels}" SKIP_RETURN_CODE 77)
+endfunction()
+
+# verbena_guest_test(NAME COMMAND ...)
+#   A test that boots guests of its own (several, with two NUMA nodes, ones that die): COMMAND calls tests/guest/run, and
+#   exits with 77 where no guest can be had. Labelled `guest`: only tests/run --verbs runs it.
+function(verbena_guest_test NAME)
+  cmake_parse_arguments(ARG "" "" "COMMAND" ${ARGN})
+  add_test(NAME ${NAME} COMMAND ${ARG_COMMAND})
+  set_tests_properties(${NAME} PROPERTIES TIMEOUT 1200 LABELS guest SKIP_RETURN_CODE 77 RUN_SERIAL TRUE)
 endfunction()

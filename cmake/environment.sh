@@ -42,7 +42,8 @@ build() {
 # may have had its CPUs for as long as a test waits. Those that needed it are named: a test that does so often is broken.
 run_tests() {
   local preset=$1 status=0
-  local log=build/$preset/tests.log
+  local log=build/$preset/Testing/tests.log
+  mkdir -p "build/$preset/Testing"
   ctest --preset "$preset" --output-log "$log" "${@:2}" || status=$?
   local twice
   twice=$(sed -nE 's/.*Test +#[0-9]+: ([^ ]+) .*\*\*\*(Failed|Timeout|Exception).*/\1/p' "$log" | sort -u | tr '\n' ' ')

@@ -91,7 +91,7 @@ class Kernel:
         """Names and contents, each after those that it needs."""
         modules = {}
         for module in MODULES:
-            shown = subprocess.run(["modprobe", "-d", self.folder, "-S", self.release, "--show-depends", module],
+            shown = subprocess.run(["modprobe", "-C", "/dev/null", "-d", self.folder, "-S", self.release, "--show-depends", module],
                                    capture_output=True, text=True)
             if shown.returncode != 0:
                 raise CannotRun(f"Linux {self.release} has no module {module}: {shown.stderr.strip()}")

@@ -31,6 +31,8 @@ class Stream:
 
     def feed(self, data):
         """What of `data` is the command's. Only what may be the token's beginning is held back."""
+        if self.ended:
+            return b""
         data = self._held + data
         end = data.find(self._token)
         if end >= 0:

@@ -138,7 +138,7 @@ TEST_CASE("a peer that sends random records on a proved link loses that link, an
 
 TEST_CASE("a peer that floods the ring of a proved link loses that link, and nobody else does",
           "[system][hostile]") {
-  constexpr int kLinks = kSlowdown > 1 ? 2 : 5;
+  const int kLinks = kSlowdown > 1 ? 2 : 5;
   Watched watched;
   int closed = 0;
   for (int i = 0; i < kLinks; ++i) closed += FloodProved(watched.server.address());

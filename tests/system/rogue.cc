@@ -230,7 +230,7 @@ bool FloodProved(const std::string& address) {
     const uint32_t granted = link.writer().credits().TakeGrant();
     // In the seat, so that this end neither hears of grants nor gives any: then the other end's run
     // out, however fast it reads.
-    for (uint32_t i = 0; i < 4000 / kSlowdown; ++i) {
+    for (uint32_t i = 0; i < 4000u / static_cast<uint32_t>(kSlowdown); ++i) {
       fabric::OutFrame frame;
       if (!fabric.AcquireFrame(link.id(), frame)) return;
       // Odd sizes, so that a ring that is run over does not hold whole frames.

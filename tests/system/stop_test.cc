@@ -10,7 +10,7 @@
 namespace verbena::system_test {
 namespace {
 
-constexpr absl::Duration kLate = absl::Milliseconds(500 * kSlowdown);  // the promise is 20 ms
+const absl::Duration kLate = absl::Milliseconds(500 * kSlowdown);  // the promise is 20 ms
 
 TEST_CASE("deadlines end the calls to a stopped server, which goes on afterwards",
           "[system][stop]") {
