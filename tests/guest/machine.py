@@ -5,6 +5,7 @@ machine has a name that another guest could take. QEMU dies with the process tha
 """
 import base64
 import os
+import re
 import secrets
 import shlex
 import socket
@@ -113,16 +114,13 @@ class Machine:
             command += share(f"writable{number}", folder, read_only=False)
         return command
 
-    def console(self, lines=40):
-        """The end of what kernel and QEMU printed."""
+    def console(self):
+        """What kernel and QEMU printed: from the kernel's first complaint on, or the end of it."""
         text = []
         for name in ("console", "qemu.log"):
-            try:
+            if os.path.exists(self._path(name)):
                 with open(self._path(name), errors="replace") as file:
-                    text += [line for line in file.read().replace("\r", "").splitlines()
-                             if "is not connected to host network" not in line][-lines:]
-            except FileNotFoundError:
-                pass
+                    text += last_words(file.read())
         return text
 
     def kill(self):
@@ -132,6 +130,14 @@ class Machine:
             port.close()
         self._log.close()
         self.folder.cleanup()
+
+
+def last_words(text, lines_max=60):
+    lines = [line for line in text.replace("\r", "").splitlines() if "is not connected to host network" not in line]
+    for start, line in enumerate(lines):
+        if re.search(r"Kernel panic|BUG:|Oops|general protection|Out of memory", line):
+            return lines[start:start + lines_max]
+    return lines[-lines_max:]
 
 
 def command_script(options):

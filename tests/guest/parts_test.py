@@ -48,6 +48,15 @@ class CommandTest(unittest.TestCase):
         self.assertEqual(output.split("|"), arguments + [os.environ["VERBENA_ODD"], os.getcwd(), ""])
 
 
+class LastWordsTest(unittest.TestCase):
+    def test_a_panic_is_shown_from_its_beginning(self):
+        trace = [f"line {i}" for i in range(100)]
+        text = "\r\n".join(["booting", "Kernel panic - not syncing"] + trace)
+        self.assertEqual(machine.last_words(text), ["Kernel panic - not syncing"] + trace[:59])
+        self.assertEqual(machine.last_words("\n".join(trace)), trace[-60:])
+        self.assertEqual(machine.last_words(""), [])
+
+
 class KernelTest(unittest.TestCase):
     def test_the_newest_plain_kernel_of_a_series_is_taken(self):
         names = ("linux-image-6.1.0-9-amd64 linux-image-6.1.0-57-amd64 linux-image-6.1.0-58-cloud-amd64 "
