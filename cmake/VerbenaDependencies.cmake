@@ -4,6 +4,23 @@ find_package(absl REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(PkgConfig REQUIRED)
 
+# A program that is to run where these two are not installed gets their archives.
+option(VERBENA_STATIC_DEPENDENCIES "Link protobuf and abseil as archives" OFF)
+if(VERBENA_STATIC_DEPENDENCIES)
+  get_property(imported DIRECTORY PROPERTY IMPORTED_TARGETS)
+  foreach(target IN LISTS imported)
+    get_target_property(configurations ${target} IMPORTED_CONFIGURATIONS)
+    if(NOT target MATCHES "^absl::|^protobuf::libprotobuf" OR NOT configurations)
+      continue()
+    endif()
+    foreach(configuration IN LISTS configurations)
+      get_target_property(file ${target} IMPORTED_LOCATION_${configuration})
+      string(REGEX REPLACE "\\.so[.0-9]*$" ".a" file "${file}")
+      set_target_properties(${target} PROPERTIES IMPORTED_LOCATION_${configuration} "${file}")
+    endforeach()
+  endforeach()
+endif()
+
 # Libraries with no CMake package of their own: NAME is target PkgConfig::NAME in capitals, here and for a user.
 set(VERBENA_PKG_CONFIG_MODULES hwloc libibverbs)
 foreach(module IN LISTS VERBENA_PKG_CONFIG_MODULES)

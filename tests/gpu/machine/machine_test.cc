@@ -1,0 +1,205 @@
+// Real GPUs: what is found, exported, imported and copied between processes is what was written.
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "gpu.verbena.h"
+#include "rpc/gpu/cuda_device.h"
+#include "tests/catch.h"
+#include "tests/gpu/machine/owner.h"
+#include "tests/gpu/machine/user_memory.h"
+#include "verbena/gpu.h"
+#include "verbena/verbena.h"
+
+namespace verbena::gpu_test {
+namespace {
+
+int Gpus() {
+  static const int gpus = [] {
+    REQUIRE(UseGpus().ok());
+    int count = 0;
+    (*gpu::LoadDriver())->cuDeviceGetCount(&count);
+    return count;
+  }();
+  return gpus;
+}
+
+::gpu_test::Wanted Of(const std::string& memory, uint64_t bytes, uint64_t offset = 0,
+                      uint32_t seed = 1) {
+  ::gpu_test::Wanted wanted;
+  wanted.set_memory(memory);
+  wanted.set_bytes(bytes);
+  wanted.set_offset(offset);
+  wanted.set_seed(seed);
+  return wanted;
+}
+
+// An owner, and tensors of it fetched and looked at.
+struct Reader {
+  explicit Reader(const std::string& environment = {}) : owner(environment) { Gpus(); }
+  Parcel<::gpu_test::Given> Get(const ::gpu_test::Wanted& wanted) {
+    auto given = stub.Give(wanted, CallOptions().set_wait_for_ready(true)).Get();
+    INFO(given.status().ToString());
+    REQUIRE(given.ok());
+    return *std::move(given);
+  }
+  // Fetches to every GPU and to the host.
+  void See(const ::gpu_test::Wanted& wanted) {
+    INFO(wanted.DebugString());
+    auto given = Get(wanted);
+    for (int to = -1; to < Gpus(); ++to) {
+      const Device where = to < 0 ? Device::Host() : Device::Cuda(to);
+      auto tensor = given.Fetch(given->tensor(), where).Get();
+      INFO("to " << to << ": " << tensor.status().ToString());
+      REQUIRE(tensor.ok());
+      CHECK(FirstWrong(where, tensor->data(), tensor->bytes(), wanted.seed()) ==
+            (wanted.bytes() + 3) / 4);
+    }
+  }
+  Owner owner;
+  ::gpu_test::Owner::Stub stub{owner.channel()};
+};
+
+TEST_CASE("memory of each kind arrives whole on every GPU and on the host", "[machine]") {
+  Reader reader;
+  uint32_t seed = 1;
+  for (const char* memory : {"library", "malloc", "virtual", "host"}) {
+    for (const uint64_t bytes : {1ull, 4096ull, 1000003ull, 40ull << 20}) {
+      for (const uint64_t offset : {0ull, 12345ull}) reader.See(Of(memory, bytes, offset, ++seed));
+    }
+  }
+}
+
+TEST_CASE("memory is READ as it is now, not as it was when it was mapped", "[machine]") {
+  Reader reader;
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    reader.See(Of("malloc", 1 << 20, 0, seed * 77));
+    reader.See(Of("library", 1 << 20, 0, seed * 91));
+  }
+}
+
+TEST_CASE("memory that was freed and allocated again is not taken for what it was", "[machine]") {
+  Reader reader;
+  for (uint32_t seed = 0; seed < 5; ++seed) {
+    for (const char* memory : {"malloc", "virtual", "library"}) {
+      reader.See(Of(memory, 3 << 20, 0, seed * 1000));
+    }
+    REQUIRE(reader.stub.Free(Of("", 0)).Get().ok());
+  }
+}
+
+TEST_CASE("tensors of this process are taken by the other", "[machine]") {
+  Reader reader;
+  reader.Get(Of("malloc", 4096));  // it is there
+  for (const char* memory : {"library", "malloc", "virtual", "host", "heap"}) {
+    for (int to = -1; to < Gpus(); ++to) {
+      INFO(memory << " to " << to);
+      if (std::string(memory) == "heap" && to >= 0) continue;  // the shm fabric has no way yet
+      const size_t bytes = 5000001;
+      Buffer buffer = UserMemory::Make(memory, Gpus() - 1, bytes);
+      FillAt(buffer.device(), buffer.mutable_data(), bytes, 5);
+      Parcel<::gpu_test::Taken> taken;
+      taken->set_gpu(to);
+      taken->set_seed(5);
+      taken.Attach(*taken->mutable_tensor(),
+                   *Tensor::Wrap(buffer, kUInt8, Shape(static_cast<int64_t>(bytes))));
+      auto seen = reader.stub.Take(taken).Get();
+      INFO(seen.status().ToString());
+      REQUIRE(seen.ok());
+      CHECK(seen->right());
+    }
+  }
+}
+
+TEST_CASE("two processes exchange tensors both ways at once", "[machine]") {
+  Reader reader;
+  const size_t bytes = 64 << 20;
+  auto given = reader.Get(Of("malloc", bytes, 0, 9));
+  Buffer mine = UserMemory::Make("malloc", Gpus() - 1, bytes);
+  FillAt(mine.device(), mine.mutable_data(), bytes, 4);
+  std::atomic<int> right{0};
+  std::thread there([&] {
+    for (int i = 0; i < 5; ++i) {
+      Parcel<::gpu_test::Taken> taken;
+      taken->set_gpu(0);
+      taken->set_seed(4);
+      taken.Attach(*taken->mutable_tensor(),
+                   *Tensor::Wrap(mine, kUInt8, Shape(static_cast<int64_t>(bytes))));
+      auto seen = reader.stub.Take(taken).Get();
+      right += seen.ok() && seen->right();
+    }
+  });
+  for (int i = 0; i < 5; ++i) {
+    const Device to = Device::Cuda(Gpus() - 1);
+    auto tensor = given.Fetch(given->tensor(), to).Get();
+    REQUIRE(tensor.ok());
+    right += FirstWrong(to, tensor->data(), bytes, 9) == bytes / 4;
+  }
+  there.join();
+  CHECK(right == 10);
+}
+
+TEST_CASE("an owner that is killed while it is read ends fetches, and the GPU goes on",
+          "[machine]") {
+  const size_t bytes = size_t{1} << 30;
+  for (const char* memory : {"library", "malloc"}) {
+    Reader reader;
+    auto given = reader.Get(Of(memory, bytes));
+    Tensor into = *Tensor::Empty(kUInt8, Shape(static_cast<int64_t>(bytes)), Device::Cuda(0));
+    std::thread killer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      reader.owner.Kill();
+    });
+    absl::Status status;
+    while (status.ok()) {
+      status = given.Fetch(given->tensor(), Placement::Into(into)).Get().status();
+    }
+    killer.join();
+    INFO(status.ToString());
+    CHECK(absl::IsUnavailable(status));
+  }
+  Reader again;
+  again.See(Of("malloc", 1 << 20));
+}
+
+TEST_CASE("a GPU that is full is said, and the process goes on", "[machine]") {
+  Gpus();
+  const auto all = Buffer::Allocate(size_t{1} << 40, Device::Cuda(0));
+  CHECK(absl::IsResourceExhausted(all.status()));
+  CHECK(Buffer::Allocate(1 << 20, Device::Cuda(0)).ok());
+}
+
+TEST_CASE("memory that no process can import is refused with its kind", "[machine]") {
+  Reader reader;
+  const auto given =
+      reader.stub.Give(Of("pool", 4096), CallOptions().set_wait_for_ready(true)).Get();
+  INFO(given.status().ToString());
+  CHECK_FALSE(given.ok());
+  reader.See(Of("malloc", 4096));
+}
+
+TEST_CASE("an owner that sees other GPUs first is read all the same", "[machine]") {
+  if (Gpus() < 2) return;
+  Reader reader("CUDA_VISIBLE_DEVICES=1,0");
+  for (const char* memory : {"library", "malloc"}) reader.See(Of(memory, 1 << 20, 64));
+}
+
+TEST_CASE("no context is made on a GPU that is not used", "[machine]") {
+  if (Gpus() < 2) return;
+  Reader reader;
+  const auto contexts = [&] {
+    auto seen = reader.stub.Free(Of("", 0), CallOptions().set_wait_for_ready(true)).Get();
+    REQUIRE(seen.ok());
+    return std::vector<bool>(seen->contexts().begin(), seen->contexts().end());
+  };
+  CHECK(contexts() == std::vector<bool>(static_cast<size_t>(Gpus()), false));
+  ::gpu_test::Wanted wanted = Of("library", 4096);
+  wanted.set_gpu(1);
+  reader.See(wanted);
+  std::vector<bool> only(static_cast<size_t>(Gpus()), false);
+  only[1] = true;
+  CHECK(contexts() == only);
+}
+
+}  // namespace
+}  // namespace verbena::gpu_test

@@ -1,0 +1,169 @@
+#include "tests/gpu/machine/table.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gpu.verbena.h"
+#include "rpc/base/check.h"
+#include "rpc/gpu/cuda_device.h"
+#include "tests/gpu/machine/owner.h"
+#include "tests/gpu/machine/user_memory.h"
+#include "verbena/gpu.h"
+#include "verbena/verbena.h"
+
+namespace verbena::gpu_test {
+namespace {
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+double Microseconds(absl::FunctionRef<void()> work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+int TimesFor(size_t bytes) { return bytes >= size_t{128} << 20 ? 20 : 300; }
+
+std::string Size(size_t bytes) {
+  if (bytes >= size_t{1} << 30) return absl::StrCat(bytes >> 30, " GiB");
+  if (bytes >= 1 << 20) return absl::StrCat(bytes >> 20, " MiB");
+  return absl::StrCat(bytes >> 10, " KiB");
+}
+
+struct Way {
+  const char* name;
+  const char* memory;
+  int from, to;  // GPUs; -1: the host
+};
+
+class Table {
+ public:
+  explicit Table(int gpus) : gpus_(gpus) {}
+
+  void Measure(const Way& way, size_t bytes) {
+    ::gpu_test::Wanted wanted;
+    wanted.set_memory(way.memory);
+    wanted.set_gpu(std::max(way.from, 0));
+    wanted.set_bytes(bytes);
+    const Device where = way.to < 0 ? Device::Host() : Device::Cuda(way.to);
+    const Shape shape(static_cast<int64_t>(bytes));
+    const Placement into = Placement::Into(*Tensor::Empty(kUInt8, shape, where));
+    auto given = stub_.Give(wanted, CallOptions().set_wait_for_ready(true)).Get();
+    VERBENA_CHECK(given.ok(), given.status().ToString());
+    const auto fetch = [&](Parcel<::gpu_test::Given>& from) {
+      auto tensor = from.Fetch(from->tensor(), into).Get();
+      VERBENA_CHECK(tensor.ok(), tensor.status().ToString());
+    };
+    const double first = Microseconds([&] { fetch(*given); });
+    std::vector<double> ours, calls, raw;
+    // In turns, so that whatever else the machine does meets all of them.
+    for (int round = 0; round < 5; ++round) {
+      const int times = std::max(TimesFor(bytes) / 5, 4);
+      for (int i = 0; i < times; ++i) ours.push_back(Microseconds([&] { fetch(*given); }));
+      for (int i = 0; i < times; ++i) {
+        calls.push_back(Microseconds([&] {
+          auto reply = stub_.GiveAgain(wanted).Get();
+          VERBENA_CHECK(reply.ok(), reply.status().ToString());
+          fetch(*reply);
+        }));
+      }
+      const std::vector<double> more = Raw(way, bytes, times);
+      raw.insert(raw.end(), more.begin(), more.end());
+    }
+    Print(way, bytes, first, Median(ours), Median(calls), Median(raw));
+  }
+
+  void Finish() const {
+    std::printf("\n%-34s %8s %12s %10s %10s %10s %9s %7s\n", "way", "size", "first us", "fetch us",
+                "call us", "raw us", "GB/s", "of raw");
+    for (const std::string& row : rows_) std::printf("%s\n", row.c_str());
+  }
+
+ private:
+  // The same copy by the driver alone, within this process: from another allocation of the GPU's.
+  std::vector<double> Raw(const Way& way, size_t bytes, int times) {
+    const auto memory = [&](int gpu) {
+      return UserMemory::Make(gpu < 0 ? "host" : "library", std::max(gpu, 0), bytes);
+    };
+    if (raw_from_.bytes() != bytes || raw_way_ != way.name) {
+      raw_from_ = memory(way.from);
+      raw_to_ = memory(way.to);
+      raw_way_ = way.name;
+      if (way.from >= 0 && way.to >= 0 && way.from != way.to)
+        raw_peer_ = Imported(raw_from_, way.to);
+    }
+    const std::byte* const from =
+        way.from >= 0 && way.to >= 0 && way.from != way.to ? raw_peer_ : raw_from_.data();
+    return RawCopies(way.to >= 0 ? way.to : way.from, raw_to_.mutable_data(), from, bytes, times);
+  }
+
+  const std::byte* Imported(const Buffer& buffer, int by) {
+    memory::Device& owner = **memory::FindDevice(buffer.device());
+    const auto extents = owner.Describe(buffer.data(), buffer.bytes());
+    // Under a number of the device's own.
+    auto exported = owner.ExportTo((*extents)[0], memory::ExportWay::kVmmDescriptor);
+    VERBENA_CHECK(exported.ok(), exported.status().ToString());
+    auto mapping = (**memory::FindDevice(Device::Cuda(by))).Import(*exported);
+    VERBENA_CHECK(mapping.ok(), mapping.status().ToString());
+    return mapping->base;
+  }
+
+  void Print(const Way& way, size_t bytes, double first, double ours, double call, double raw) {
+    char row[200];
+    std::snprintf(row, sizeof row, "%-34s %8s %12.1f %10.2f %10.2f %10.2f %9.1f %6.2f", way.name,
+                  Size(bytes).c_str(), first, ours, call, raw,
+                  static_cast<double>(bytes) / ours / 1e3, raw / ours);
+    std::printf("%s\n", row);
+    std::fflush(stdout);
+    rows_.push_back(row);
+  }
+
+  const int gpus_;
+  Owner owner_;
+  ::gpu_test::Owner::Stub stub_{owner_.channel()};
+  Buffer raw_from_, raw_to_;
+  const std::byte* raw_peer_ = nullptr;
+  std::string raw_way_;
+  std::vector<std::string> rows_;
+};
+
+}  // namespace
+
+int TableMain() {
+  if (absl::Status s = UseGpus(); !s.ok()) {
+    std::printf("no table: %s\n", s.ToString().c_str());
+    return 77;
+  }
+  int gpus = 0;
+  (*gpu::LoadDriver())->cuDeviceGetCount(&gpus);
+  Table table(gpus);
+  constexpr size_t kMiB = 1 << 20;
+  std::vector<Way> ways = {{"same GPU, other process", "library", 0, 0},
+                           {"same GPU, cudaMalloc memory", "malloc", 0, 0}};
+  if (gpus > 1) {
+    ways.insert(ways.begin(), {{"other GPU, other process", "library", 0, 1},
+                               {"other GPU, cudaMalloc memory", "malloc", 0, 1}});
+  }
+  for (const Way& way : ways) {
+    for (const size_t bytes :
+         {size_t{4096}, 256 * size_t{1024}, 2 * kMiB, 16 * kMiB, 128 * kMiB, 1024 * kMiB}) {
+      table.Measure(way, bytes);
+    }
+  }
+  for (const Way& way : {Way{"GPU to host", "library", 0, -1}, Way{"host to GPU", "host", -1, 0}}) {
+    for (const size_t bytes : {size_t{4096}, 2 * kMiB, 16 * kMiB, 256 * kMiB}) {
+      table.Measure(way, bytes);
+    }
+  }
+  table.Finish();
+  return 0;
+}
+
+}  // namespace verbena::gpu_test

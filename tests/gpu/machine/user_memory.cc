@@ -1,0 +1,168 @@
+#include "tests/gpu/machine/user_memory.h"
+
+#include <dlfcn.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "rpc/base/check.h"
+
+namespace verbena::gpu_test {
+namespace {
+
+using gpu::abi::Address;
+using gpu::abi::Result;
+using gpu::abi::Stream;
+
+const gpu::Driver& Cuda() { return **gpu::LoadDriver(); }
+
+// What a program calls and the library does not.
+template <class F>
+F* Function(const char* name) {
+  static void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+  auto* const found = reinterpret_cast<F*>(dlsym(library, name));
+  VERBENA_CHECK(found != nullptr, name);
+  return found;
+}
+
+#define CUDA_CHECK(call)                                               \
+  do {                                                                 \
+    const absl::Status status_ = gpu::StatusOf(Cuda(), (call), #call); \
+    VERBENA_CHECK(status_.ok(), status_.ToString());                   \
+  } while (false)
+
+Address At(const std::byte* pointer) { return reinterpret_cast<Address>(pointer); }
+
+Buffer Wrap(Address base, size_t bytes, int gpu, Buffer::Release release) {
+  return Buffer::Wrap(reinterpret_cast<void*>(base), bytes, std::move(release), Device::Cuda(gpu));
+}
+
+Buffer Malloc(int gpu, size_t bytes) {
+  UseOn(gpu);
+  Address base = 0;
+  CUDA_CHECK(Function<Result(Address*, size_t)>("cuMemAlloc_v2")(&base, bytes));
+  return Wrap(base, bytes, gpu, [base, gpu] {
+    UseOn(gpu);
+    CUDA_CHECK(Function<Result(Address)>("cuMemFree_v2")(base));
+  });
+}
+
+Buffer Pool(int gpu, size_t bytes) {
+  UseOn(gpu);
+  Address base = 0;
+  CUDA_CHECK(Function<Result(Address*, size_t, Stream)>("cuMemAllocAsync")(&base, bytes, nullptr));
+  CUDA_CHECK(Function<Result(Stream)>("cuStreamSynchronize")(nullptr));
+  return Wrap(base, bytes, gpu, [base, gpu] {
+    UseOn(gpu);
+    CUDA_CHECK(Function<Result(Address, Stream)>("cuMemFreeAsync")(base, nullptr));
+  });
+}
+
+Buffer Virtual(int gpu, size_t bytes) {
+  UseOn(gpu);
+  constexpr size_t kUnit = 2 << 20;
+  const size_t half = (bytes + kUnit - 1) / kUnit * kUnit;
+  Address base = 0;
+  CUDA_CHECK(Cuda().cuMemAddressReserve(&base, 2 * half, 0, 0, 0));
+  gpu::abi::AllocationProperties how;
+  how.handle_types = gpu::abi::kHandleTypePosix;
+  how.location.id = gpu;
+  gpu::abi::AccessDescription access;
+  access.location.id = gpu;
+  for (const Address at : {base, base + half}) {
+    gpu::abi::Handle handle = 0;
+    CUDA_CHECK(Cuda().cuMemCreate(&handle, half, &how, 0));
+    CUDA_CHECK(Cuda().cuMemMap(at, half, 0, handle, 0));
+    CUDA_CHECK(Cuda().cuMemRelease(handle));
+  }
+  CUDA_CHECK(Cuda().cuMemSetAccess(base, 2 * half, &access, 1));
+  return Wrap(base + half, bytes, gpu, [base, half, gpu] {
+    UseOn(gpu);
+    CUDA_CHECK(Cuda().cuMemUnmap(base, 2 * half));
+    CUDA_CHECK(Cuda().cuMemAddressFree(base, 2 * half));
+  });
+}
+
+void CopyNow(int gpu, std::byte* to, const std::byte* from, size_t bytes) {
+  UseOn(gpu);
+  CUDA_CHECK(Function<Result(Address, Address, size_t)>("cuMemcpy")(At(to), At(from), bytes));
+}
+
+}  // namespace
+
+void UseOn(int gpu) {
+  static std::mutex mutex;
+  static std::map<int, gpu::abi::Context> contexts;
+  const std::lock_guard lock(mutex);
+  gpu::abi::Context& context = contexts[gpu];
+  if (context == nullptr) CUDA_CHECK(Cuda().cuDevicePrimaryCtxRetain(&context, gpu));
+  CUDA_CHECK(Function<Result(gpu::abi::Context)>("cuCtxSetCurrent")(context));
+}
+
+Buffer UserMemory::Make(const std::string& kind, int gpu, size_t bytes) {
+  if (kind == "malloc") return Malloc(gpu, bytes);
+  if (kind == "pool") return Pool(gpu, bytes);
+  if (kind == "virtual") return Virtual(gpu, bytes);
+  if (kind == "heap") {
+    void* const memory = std::malloc(bytes);
+    return Buffer::Wrap(memory, bytes, [memory] { std::free(memory); });
+  }
+  auto buffer = Buffer::Allocate(bytes, kind == "host" ? Device::Host() : Device::Cuda(gpu));
+  VERBENA_CHECK(buffer.ok(), buffer.status().ToString());
+  return *std::move(buffer);
+}
+
+void FillAt(Device where, std::byte* to, size_t bytes, uint32_t seed) {
+  std::vector<uint32_t> words((bytes + 3) / 4);
+  for (size_t i = 0; i < words.size(); ++i) words[i] = seed + static_cast<uint32_t>(i);
+  if (where == Device::Host()) {
+    std::memcpy(to, words.data(), bytes);
+  } else {
+    CopyNow(where.index(), to, reinterpret_cast<const std::byte*>(words.data()), bytes);
+  }
+}
+
+size_t FirstWrong(Device where, const std::byte* from, size_t bytes, uint32_t seed) {
+  std::vector<uint32_t> words((bytes + 3) / 4);
+  auto* const host = reinterpret_cast<std::byte*>(words.data());
+  if (where == Device::Host()) {
+    std::memcpy(host, from, bytes);
+  } else {
+    CopyNow(where.index(), host, from, bytes);
+  }
+  for (size_t i = 0; i < words.size(); ++i) {
+    const uint32_t right = seed + static_cast<uint32_t>(i);
+    if (std::memcmp(&words[i], &right, std::min<size_t>(4, bytes - 4 * i)) != 0) return i;
+  }
+  return words.size();
+}
+
+std::vector<double> RawCopies(int gpu, std::byte* to, const std::byte* from, size_t bytes,
+                              int times) {
+  UseOn(gpu);
+  Stream stream = nullptr;
+  gpu::abi::Event event = nullptr;
+  CUDA_CHECK(Cuda().cuStreamCreateWithPriority(&stream, gpu::abi::kStreamNonBlocking, 0));
+  CUDA_CHECK(Cuda().cuEventCreate(&event, gpu::abi::kEventDisableTiming));
+  std::vector<double> microseconds;
+  for (int i = 0; i < times; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    CUDA_CHECK(Cuda().cuMemcpyAsync(At(to), At(from), bytes, stream));
+    CUDA_CHECK(Cuda().cuEventRecord(event, stream));
+    Result r;
+    while ((r = Cuda().cuEventQuery(event)) == gpu::abi::kNotReady) {
+    }
+    CUDA_CHECK(r);
+    microseconds.push_back(
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+            .count());
+  }
+  CUDA_CHECK(Cuda().cuEventDestroy_v2(event));
+  CUDA_CHECK(Cuda().cuStreamDestroy_v2(stream));
+  return microseconds;
+}
+
+}  // namespace verbena::gpu_test
