@@ -73,12 +73,16 @@ GidKind KindOf(uint32_t type) {
                                         : GidKind::kInfiniBand;
 }
 
-std::vector<GidRow> ReadGids(ibv_context* context, uint8_t port, int length) {
-  ibv_device_attr attributes{};
-  const int ports = ibv_query_device(context, &attributes) == 0 ? attributes.phys_port_cnt : port;
-  // The table is the whole device's.
-  std::vector<ibv_gid_entry> entries(static_cast<size_t>(std::max(length, 1)) *
-                                     static_cast<size_t>(ports));
+std::vector<GidRow> ReadGids(ibv_context* context, uint8_t port, uint8_t ports) {
+  // One table for all ports of the device.
+  size_t length = 0;
+  for (uint8_t other = 1; other <= ports; ++other) {
+    ibv_port_attr facts{};
+    if (ibv_query_port(context, other, &facts) == 0 && facts.gid_tbl_len > 0) {
+      length += static_cast<size_t>(facts.gid_tbl_len);
+    }
+  }
+  std::vector<ibv_gid_entry> entries(length);
   const ssize_t count = ibv_query_gid_table(context, entries.data(), entries.size(), 0);
   std::vector<GidRow> rows;
   const std::vector<InterfaceAddress> addresses = Addresses();
@@ -135,7 +139,7 @@ std::vector<PortRecord> ReadPorts(Device& device, const PortFilter& filter) {
       facts.ethernet = now.link_layer == IBV_LINK_LAYER_ETHERNET;
       facts.lid = facts.ethernet ? uint16_t{0} : now.lid;
       facts.speed_mbps = MbpsOf(now.active_width, now.active_speed);
-      record.gids = ReadGids(device.context(), port, now.gid_tbl_len);
+      record.gids = ReadGids(device.context(), port, attributes.phys_port_cnt);
       record.pkeys = ReadPkeys(device.context(), port, now.pkey_tbl_len);
     } else {
       facts.state = std::string(asked.message());
@@ -145,6 +149,29 @@ std::vector<PortRecord> ReadPorts(Device& device, const PortFilter& filter) {
     records.push_back(std::move(record));
   }
   return records;
+}
+
+PortAddress AddressOf(const PortRecord& record, std::string why) {
+  const PortFacts& facts = record.facts;
+  const GidRow& row = record.gids[static_cast<size_t>(facts.gid.row)];
+  PortAddress address;
+  address.device = record.device;
+  address.port = facts.port;
+  address.ethernet = facts.ethernet;
+  address.mtu_active = record.attributes.active_mtu;
+  address.lid = facts.lid;
+  address.grh = facts.ethernet || (record.attributes.flags & IBV_QPF_GRH_REQUIRED) != 0;
+  address.gid_index = row.index;
+  address.roce_version = row.kind == GidKind::kRoceV2   ? uint8_t{2}
+                         : row.kind == GidKind::kRoceV1 ? uint8_t{1}
+                                                        : uint8_t{0};
+  std::memcpy(address.gid.raw, row.gid.data(), row.gid.size());
+  address.gid_text = GidText(row.gid);
+  address.pkey = facts.pkey.pkey;
+  address.pkey_index = static_cast<uint16_t>(facts.pkey.index);
+  address.speed_mbps = facts.speed_mbps;
+  address.why = std::move(why);
+  return address;
 }
 
 uint32_t MbpsOf(uint8_t width, uint8_t speed) {

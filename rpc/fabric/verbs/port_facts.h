@@ -3,6 +3,7 @@
 // them.
 #include <infiniband/verbs.h>
 
+#include <string>
 #include <vector>
 
 #include "rpc/fabric/verbs/device.h"
@@ -22,6 +23,9 @@ struct PortRecord {
 // A port that cannot be asked is not active, and its state says why. Reads files and asks the
 // kernel: some ms. Any thread.
 std::vector<PortRecord> ReadPorts(Device& device, const PortFilter& filter);
+
+// Of a usable port.
+PortAddress AddressOf(const PortRecord& record, std::string why);
 
 // Of an active_width and active_speed; 0 = unknown.
 uint32_t MbpsOf(uint8_t width, uint8_t speed);
