@@ -52,9 +52,9 @@ class Stream:
 
 
 class Machine:
-    """options: those of tests/guest/run. links: per interface a socket to the other guest, or None."""
+    """options: those of tests/guest/run. link: a socket to the other guest."""
 
-    def __init__(self, options, kernel, accelerator, index=0, links=(), probe=False):
+    def __init__(self, options, kernel, accelerator, index=0, link=None, probe=False):
         self.index = index
         self.folder = tempfile.TemporaryDirectory(prefix="verbena-guest-")
         self.token = secrets.token_hex(16).encode()
@@ -62,22 +62,22 @@ class Machine:
         self.ports, inherited = {}, {}
         for name in ("output", "errors", "control"):
             self.ports[name], inherited[name] = socket.socketpair()
-        self._write_settings(options, len(links), probe)
-        command = self._qemu(options, kernel, accelerator, inherited, links)
-        fds = [end.fileno() for end in inherited.values()] + [link.fileno() for link in links if link]
+        self._write_settings(options, probe)
+        command = self._qemu(options, kernel, accelerator, inherited, link)
+        fds = [end.fileno() for end in inherited.values()] + ([link.fileno()] if link else [])
         self._log = open(self._path("qemu.log"), "wb")
         self.process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL"] + command, pass_fds=fds, stdout=self._log,
                                         stderr=self._log, stdin=subprocess.DEVNULL, start_new_session=True)
-        for end in list(inherited.values()) + [link for link in links if link]:
+        for end in list(inherited.values()) + ([link] if link else []):
             end.close()
 
     def _path(self, name):
         return os.path.join(self.folder.name, name)
 
-    def _write_settings(self, options, nics, probe):
+    def _write_settings(self, options, probe):
         size = os.get_terminal_size() if options.interactive else os.terminal_size((80, 24))
         settings = {
-            "index": self.index, "count": options.guests, "nics": nics, "token": self.token.decode(),
+            "index": self.index, "count": options.guests, "nics": options.nics, "token": self.token.decode(),
             "probe": "yes" if probe else "", "interactive": "yes" if options.interactive else "",
             "rows": size.lines, "columns": size.columns, "tree": ROOT, "folder_of_command": os.getcwd(),
             "writable": " ".join(base64.b64encode(folder.encode()).decode() for folder in options.writable),
@@ -87,7 +87,7 @@ class Machine:
         with open(self._path("command"), "w", errors="surrogateescape") as file:
             file.write(command_script(options))
 
-    def _qemu(self, options, kernel, accelerator, inherited, links):
+    def _qemu(self, options, kernel, accelerator, inherited, link):
         command = ["qemu-system-x86_64", "-name", f"verbena-guest{self.index}", "-nodefaults", "-no-user-config",
                    "-no-reboot", "-display", "none", "-machine", "q35", "-smp", str(options.cpus), "-m", options.memory,
                    "-kernel", kernel.image, "-initrd", kernel.initramfs, "-append", APPEND,
@@ -103,12 +103,14 @@ class Machine:
             command += ["-fw_cfg", f"name=opt/verbena/{name},file={self._path(name)}"]
         if options.numa:
             command += numa(options)
-        for number, link in enumerate(links):
-            # Without a peer, a hub with nobody else.
-            net = f"socket,id=net{number},fd={link.fileno()}" if link else f"hubport,id=net{number},hubid={number}"
+        # One hub, on which the other guest's is as well.
+        for number in range(options.nics):
+            net = f"hubport,id=net{number},hubid=0"
             bus = f",bus=port{number}" if options.numa else ""
             mac = f"52:54:00:77:{number:02x}:{self.index + 1:02x}"
             command += ["-netdev", net, "-device", f"virtio-net-pci,netdev=net{number},mac={mac},romfile={bus}"]
+        if link:
+            command += ["-netdev", f"socket,id=link,fd={link.fileno()}", "-netdev", "hubport,id=up,hubid=0,netdev=link"]
         command += share("root", "/", read_only=True)
         for number, folder in enumerate(options.writable):
             command += share(f"writable{number}", folder, read_only=False)
