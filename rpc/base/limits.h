@@ -59,6 +59,26 @@ inline constexpr uint32_t kTcpFramesPerLinkMax = 32;
 inline constexpr uint32_t kTcpFramesMax = 1024;
 static_assert(kTcpFramesPerLinkMax <= kTcpFramesMax / 8);
 
+// ---- verbs
+// Receives that each link may have under way to this side, of a segment each: 16 x 8 KiB cover 200
+// Gb/s x 5 us. The same in every process that speaks this version.
+inline constexpr uint32_t kVerbsWindowFrames = 16;
+// Links per reactor; the device may allow fewer. More are refused at accept with
+// RESOURCE_EXHAUSTED.
+inline constexpr uint32_t kVerbsLinksMax = 1024;
+// Work requests of a control lane: a window under way, another that waits for its completions, the
+// link's last word and the marker of its end. Fewer, and a burst waits for acknowledgements.
+inline constexpr uint32_t kVerbsControlWorkMax = 2 * kVerbsWindowFrames + 8;
+static_assert(kVerbsControlWorkMax >= kVerbsWindowFrames + 2);
+// Work requests of a bulk lane. The rest waits in the fabric.
+inline constexpr uint32_t kVerbsBulkWorkMax = 32;
+// Send buffers of a segment each that one reactor's links share. Too low: frames wait for
+// acknowledgements of others.
+inline constexpr uint32_t kVerbsSendBuffers = 256;
+// Bytes of READs that one reactor has posted at its NIC. Too low leaves the wire idle; higher makes
+// small READs wait behind large ones, and incast worse.
+inline constexpr uint64_t kVerbsReadBytesMax = 8 << 20;
+
 // ---- tensors
 // Rows of a slice below this are not READ one by one: what encloses them is, and the CPU picks them
 // out.

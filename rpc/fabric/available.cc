@@ -1,11 +1,42 @@
 #include "rpc/fabric/available.h"
 
+#include <mutex>
+#include <string>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "rpc/base/log.h"
 #include "rpc/fabric/shm/shm_fabric.h"
 #include "rpc/fabric/tcp/join_table.h"
 #include "rpc/fabric/tcp/tcp_fabric.h"
+#include "rpc/fabric/verbs/make.h"
 
 namespace verbena::fabric {
+
+namespace {
+
+// Why the last reactor that asked has no verbs; OK when it has.
+struct VerbsNote {
+  std::mutex mutex;
+  absl::Status status;
+};
+VerbsNote& TheNote() {
+  static VerbsNote* const note = new VerbsNote;
+  return *note;
+}
+
+void NoteVerbs(const absl::Status& status) {
+  {
+    const std::lock_guard lock(TheNote().mutex);
+    TheNote().status = status;
+  }
+  // Most machines have no such device, which is nothing to speak of.
+  if (!status.ok() && !absl::IsNotFound(status)) {
+    VERBENA_LOG(kWarning, "verbs cannot be used: ", status.message());
+  }
+}
+
+}  // namespace
 
 std::vector<std::unique_ptr<Fabric>> MakeFabrics(const FabricOptions& options) {
   std::vector<std::unique_ptr<Fabric>> fabrics;
@@ -15,13 +46,24 @@ std::vector<std::unique_ptr<Fabric>> MakeFabrics(const FabricOptions& options) {
     shm.post_setup = options.post_setup;
     fabrics.push_back(std::make_unique<shm::ShmFabric>(shm));
   }
+  verbs::MakeOptions verbs;
+  verbs.post_setup = options.post_setup;
+  verbs.numa_node = options.numa_node;
+  absl::StatusOr<std::unique_ptr<Fabric>> made = verbs::Make(verbs);
+  NoteVerbs(made.status());
+  if (made.ok()) fabrics.push_back(*std::move(made));
   fabrics.push_back(std::make_unique<tcp::TcpFabric>());
   return fabrics;
 }
 
 std::string MissingFabrics() {
+  std::vector<std::string> missing;
   const absl::Status shm = shm::ShmUsable();
-  return shm.ok() ? std::string() : absl::StrCat("shm: ", shm.message());
+  if (!shm.ok()) missing.push_back(absl::StrCat("shm: ", shm.message()));
+  const std::lock_guard lock(TheNote().mutex);
+  const absl::Status& verbs = TheNote().status;
+  if (!verbs.ok()) missing.push_back(absl::StrCat("verbs: ", verbs.message()));
+  return absl::StrJoin(missing, "; ");
 }
 
 static_assert(kGreetingBytes == tcp::kGreetingBytes);

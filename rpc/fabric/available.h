@@ -17,6 +17,7 @@ struct FabricOptions {
   memory::Device* host = nullptr;
   // Runs a job on the setup thread, never inline: reactor::PostSetup. Any thread. Required.
   std::function<void(absl::AnyInvocable<void() &&>)> post_setup;
+  int numa_node = -1;  // of the reactor; -1: any
 };
 
 // In order of preference. One that this process cannot have is left out. Any thread.

@@ -46,6 +46,7 @@ struct Traits {
                               // in every process that speaks this version
   uint32_t publish_bytes =
       0;  // hand over an open frame once it holds so much, so that both sides stay busy
+  bool gathers_sends = false;  // frames leave at EndTick
   // SendCopy takes frames up to this size. 0 = it is not there: all frames go by AcquireFrame and
   // Send.
   uint32_t copied_bytes = 0;
@@ -151,6 +152,9 @@ class Fabric {
   virtual bool AcquireFrame(LinkId link, OutFrame& frame) = 0;
   // Hands frames over in order, with one doorbell. The session keeps within the peer's credits.
   virtual void Send(LinkId link, absl::Span<const OutFrame> frames) = 0;
+  // The end of a tick that may have handed frames over: where traits().gathers_sends, those of each
+  // link leave now, with one doorbell; without this call, in the next Poll.
+  virtual void EndTick() {}
   // Hands over one frame, in order with those of Send, that lies in the session's own memory and is
   // copied when this returns: for small frames cheaper than a buffer. At most
   // traits().copied_bytes, which a fabric without an implementation leaves 0; the memory is

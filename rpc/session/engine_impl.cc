@@ -41,6 +41,9 @@ EngineImpl::~EngineImpl() {
 }
 
 void EngineImpl::MakeFd() {
+  for (const auto& fabric : fabrics_) {
+    if (fabric->traits().gathers_sends) gathering_.push_back(fabric.get());
+  }
   if (fabrics_.size() == 1) {
     fd_ = fabrics_[0]->fd();
     return;
@@ -230,6 +233,7 @@ void EngineImpl::Flush() {
     writer->Unlink();
     writer->Flush();
   }
+  for (fabric::Fabric* const fabric : gathering_) fabric->EndTick();
 }
 
 // Whether a poll has something to do that no fabric will report.

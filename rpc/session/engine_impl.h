@@ -139,6 +139,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
 
   reactor::Reactor& reactor_;
   std::vector<std::unique_ptr<fabric::Fabric>> fabrics_;
+  std::vector<fabric::Fabric*> gathering_;  // whose frames leave at the end of a tick
   const EngineOptions options_;
   std::shared_ptr<EngineGate> gate_;
   int fd_ = -1;

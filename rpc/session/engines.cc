@@ -29,6 +29,7 @@ Engine* Make(reactor::Reactor& reactor) {
   options.post_setup = [](absl::AnyInvocable<void() &&> job) {
     reactor::PostSetup(std::move(job));
   };
+  options.numa_node = reactor.options().numa_node;
   // What the first links and messages need is there before them.
   reactor::PostGrowth([node = reactor.options().numa_node] {
     const absl::Status reserved = memory::PoolOfNode(node).Reserve(kReservedBytes);

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "rpc/base/check.h"
+#include "rpc/memory/registrars.h"
 
 namespace verbena::contract {
 namespace {
@@ -91,6 +92,8 @@ class MemfdRegion final : public memory::Region {
   MemfdRegion(memory::Extent extent, int fd)
       : Region(PlainDevice(), extent, memory::RegionKind::kSlab, fd, 0) {}
   ~MemfdRegion() override {
+    // Refused where a test ends with leases of it: its fabric keeps what it registered.
+    memory::UnregisterRegion(buffer_id()).IgnoreError();
     munmap(base(), bytes());
     close(fd());
   }
@@ -117,7 +120,11 @@ memory::RegionRef MakeMemfdRegion(size_t bytes) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   VERBENA_CHECK(base != MAP_FAILED);
   const memory::Extent extent{static_cast<std::byte*>(base), bytes, NextBufferId()};
-  return std::make_shared<MemfdRegion>(extent, fd);
+  auto region = std::make_shared<MemfdRegion>(extent, fd);
+  constexpr uint8_t kUses =
+      static_cast<uint8_t>(memory::Use::kReadInto) | static_cast<uint8_t>(memory::Use::kLeasable);
+  memory::RegisterWhereTaken(region, kUses);
+  return region;
 }
 
 memory::RegionRef MakeHeapRegion(size_t bytes) {

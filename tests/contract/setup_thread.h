@@ -2,6 +2,7 @@
 // A thread that runs jobs in order, as the process's setup thread does.
 #include <condition_variable>
 #include <deque>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -31,6 +32,13 @@ class SetupThread {
       jobs_.push_back(std::move(job));
     }
     changed_.notify_one();
+  }
+
+  // Returns when all that was posted before has run.
+  void Settle() {
+    std::promise<void> reached;
+    Post([&reached] { reached.set_value(); });
+    reached.get_future().wait();
   }
 
  private:

@@ -100,7 +100,7 @@ TEST_CASE("shm comes first of the fabrics that a process has", "[shm][available]
   const auto fabrics = fabric::MakeFabrics(options);
   REQUIRE(fabrics.size() >= 2);
   REQUIRE(fabrics[0]->traits().name == "shm");
-  REQUIRE(fabric::MissingFabrics().empty());
+  REQUIRE(fabric::MissingFabrics().find("shm") == std::string::npos);
 }
 
 TEST_CASE("a block of the pools is read from its slab", "[shm][device]") {

@@ -1,0 +1,100 @@
+#pragma once
+// verbs::Domain: what this process has registered with one device for bulk lanes. Their queue pairs
+// live in its protection domain; so do the pools' slabs and users' registered memory, once per
+// device however many reactors use it. Nothing of it is exposed by being registered: with windows
+// or a registration per lease, a slab's own key allows no remote access (with the lane as the
+// lease's end, it does).
+//
+// A domain is made at its first use and stays until the process ends.
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "rpc/fabric/fabric.h"
+#include "rpc/fabric/verbs/device.h"
+#include "rpc/memory/registrar.h"
+
+namespace verbena::fabric::verbs {
+
+class Domain final : public memory::Registrar {
+ public:
+  // A region that is registered here. Shared by whoever pins it.
+  class Memory final : public memory::Registration {
+   public:
+    Memory(ibv_mr* mr, const memory::Region& region)
+        : mr_(mr), base_(region.base()), bytes_(region.bytes()), buffer_id_(region.buffer_id()) {}
+    ibv_mr* mr() const { return mr_; }
+
+   private:
+    friend class Domain;
+    friend class Pin;
+    ibv_mr* const mr_;
+    std::byte* const base_;
+    const size_t bytes_;
+    const uint64_t buffer_id_;
+    std::atomic<uint32_t> pins_{0};
+  };
+  // Keeps a registration while a lease or a READ needs it. Move-only; any thread.
+  class Pin {
+   public:
+    Pin() = default;
+    Pin(Pin&& other) noexcept : memory_(std::exchange(other.memory_, nullptr)) {}
+    Pin& operator=(Pin&& other) noexcept {
+      Reset();
+      memory_ = std::exchange(other.memory_, nullptr);
+      return *this;
+    }
+    ~Pin() { Reset(); }
+    void Reset() {
+      if (memory_ != nullptr) memory_->pins_.fetch_sub(1, std::memory_order_release);
+      memory_ = nullptr;
+    }
+    explicit operator bool() const { return memory_ != nullptr; }
+    ibv_mr* mr() const { return memory_->mr(); }
+
+   private:
+    friend class Domain;
+    explicit Pin(Memory* memory) : memory_(memory) {}
+    Memory* memory_ = nullptr;
+  };
+
+  // The domain of a device for leases of that kind. May block. Errors: calls.h.
+  static absl::StatusOr<Domain*> Of(Device& device, Revocation revocation);
+
+  // From now on regions are registered here. Setup thread only; again is harmless.
+  void Join();
+
+  Device& device() const { return device_; }
+  ibv_pd* pd() const { return pd_; }
+
+  // The registration that covers all of [data, data + bytes), or none. Any thread; a lock.
+  Pin Find(const std::byte* data, size_t bytes) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // A registration of exactly that range: for one lease (remote_read) or one READ's destination.
+  // Whoever gets it deregisters it. Setup thread only.
+  absl::StatusOr<ibv_mr*> RegisterRange(const std::byte* data, size_t bytes, bool remote_read);
+  static void Deregister(ibv_mr* mr);
+
+  absl::StatusOr<std::unique_ptr<memory::Registration>> Register(const memory::Region& region,
+                                                                 uint8_t uses) override;
+  absl::Status Unregister(std::unique_ptr<memory::Registration>& registration) override;
+
+ private:
+  Domain(Device& device, Revocation revocation, ibv_pd* pd)
+      : device_(device), revocation_(revocation), pd_(pd) {}
+
+  Device& device_;
+  const Revocation revocation_;
+  ibv_pd* const pd_;
+  mutable absl::Mutex mutex_;
+  std::map<const std::byte*, Memory*> by_base_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace verbena::fabric::verbs

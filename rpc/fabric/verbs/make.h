@@ -1,0 +1,28 @@
+#pragma once
+// The verbs fabric of one reactor, as the machine and the environment would have it. Includes no
+// verbs header.
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "rpc/fabric/fabric.h"
+
+namespace verbena::fabric::verbs {
+
+struct MakeOptions {
+  std::function<void(absl::AnyInvocable<void() &&>)> post_setup;
+  int numa_node = -1;  // of the reactor: its nearest NIC is taken
+};
+
+// Any thread; the first call opens the devices and tries what they do, which takes some ms. The
+// environment has its say: besides what port_filter.h lists,
+//   VERBENA_VERBS_REVOCATION     window, lease-mr or lane: how leases are taken back
+//   VERBENA_VERBS_TRAFFIC_CLASS, VERBENA_VERBS_SERVICE_LEVEL
+//   VERBENA_VERBS_SRQ=0          receives of each queue pair's own
+//   VERBENA_VERBS_BATCH=0        each message in a frame of its own; for measuring
+// NOT_FOUND: there is no device. Others: there is one that cannot be used, and why.
+absl::StatusOr<std::unique_ptr<Fabric>> Make(const MakeOptions& options);
+
+}  // namespace verbena::fabric::verbs

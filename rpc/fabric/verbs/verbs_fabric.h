@@ -1,0 +1,287 @@
+#pragma once
+// VerbsFabric: links over RDMA. Each link has a control lane, an RC queue pair whose receives come
+// from the pool that all links of the reactor share, and which allows no remote access; and for
+// each direction that READs a bulk lane, an RC queue pair of its own, since a READ on a key that
+// was taken back costs the queue pair. The reader's end of a bulk lane posts READs and nothing
+// else, the owner's end BIND and LOCAL_INV.
+//
+// Nothing slow is called here: queue pairs are made, moved and destroyed, memory is registered and
+// windows are allocated by jobs on the setup thread, whose results come through the inbox.
+//
+// One port of one device serves a fabric. Frames that a tick hands over leave with one doorbell per
+// link at its end.
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "rpc/fabric/events.h"
+#include "rpc/fabric/fabric.h"
+#include "rpc/fabric/verbs/buffers.h"
+#include "rpc/fabric/verbs/counters.h"
+#include "rpc/fabric/verbs/domain.h"
+#include "rpc/fabric/verbs/ends.h"
+#include "rpc/fabric/verbs/inbox.h"
+#include "rpc/fabric/verbs/key.h"
+#include "rpc/fabric/verbs/sizes.h"
+#include "rpc/fabric/verbs/work_id.h"
+
+namespace verbena::fabric::verbs {
+
+struct VerbsOptions {
+  PortAddress port;
+  // Runs a job on the setup thread, never inline. Any thread. Required.
+  std::function<void(absl::AnyInvocable<void() &&>)> post_setup;
+  // How leases are taken back by force; nothing: the best that the device has.
+  std::optional<Revocation> revocation;
+  bool bounds_enforced = false;  // what the self-test says of windows
+  int node = -1;                 // where buffers lie
+  uint32_t links_max = limits::kVerbsLinksMax;
+  bool srq = true;    // false: receives of each queue pair's own, as on devices without SRQs
+  bool batch = true;  // false: each message leaves in a frame of its own. For measuring.
+  uint8_t traffic_class = 0;
+  uint8_t service_level = 0;
+};
+
+class VerbsFabric final : public Fabric, private DeviceListener {
+ public:
+  // May take milliseconds. Errors: calls.h, sizes.h.
+  static absl::StatusOr<std::unique_ptr<VerbsFabric>> Create(const VerbsOptions& options);
+  ~VerbsFabric() override;
+
+  const Traits& traits() const override { return traits_; }
+  absl::StatusOr<Offer> Prepare(LinkId link, Side side, absl::string_view peer_blob) override;
+  absl::Status Complete(LinkId link, Offer peer, Sockets& sockets) override;
+  void Abandon(LinkId link) override;
+  std::string ReadWays(LinkId link) const override;
+  absl::StatusOr<Offer> PrepareLane(LinkId link, Lane lane) override;
+  absl::Status CompleteLane(LinkId link, Lane lane, Offer peer) override;
+  void Start(LinkId link) override;
+  bool AcquireFrame(LinkId link, OutFrame& frame) override;
+  void Send(LinkId link, absl::Span<const OutFrame> frames) override;
+  void EndTick() override;
+  void Discard(LinkId link, const OutFrame& frame) override;
+  void Lease(LeaseSlot slot, LinkId link, Lane lane, const memory::RegionRef& region,
+             const std::byte* data, size_t bytes) override;
+  void Revoke(LeaseSlot slot) override { EndLease(slot, true); }
+  void Release(LeaseSlot slot) override { EndLease(slot, false); }
+  void Read(ReadSlot slot, LinkId link, Lane lane, const RemoteKey& key, uint64_t offset,
+            absl::Span<const LocalPiece> pieces) override;
+  void BreakLane(LinkId link, Lane lane) override;
+  void Close(LinkId link) override;
+  bool Poll(EventSink& sink) override;
+  bool HasLater() const override;
+  bool Arm() override;
+  void Disarm() override;
+  int fd() const override { return epoll_fd_; }
+
+  // Reactor thread only. Zeros for a link that is gone.
+  LinkCounters CountersOf(LinkId link) const;
+  FabricCounters counters() const;
+  const Sizes& sizes() const { return sizes_; }
+  // For tests: the queue pairs of a link, to bring them into the error state from outside.
+  std::vector<ibv_qp*> QueuePairsOf(LinkId link);
+
+ private:
+  using Job = absl::AnyInvocable<void() &&>;
+
+  struct Link {
+    LinkId id = LinkId::kNone;
+    uint64_t serial = 0;
+    ControlEnd* control = nullptr;                        // null once it is gone
+    std::array<ReaderEnd*, limits::kLanesMax> readers{};  // the newest generation
+    std::array<OwnerEnd*, limits::kLanesMax> owners{};
+    uint32_t ends = 0;  // that are not gone
+    uint32_t jobs = 0;  // registrations being made or undone
+    bool closing = false;
+    bool down_queued = false;
+    bool chained = false;         // in chained_
+    bool wants_sendable = false;  // in want_buffer_
+    absl::Status cause;
+    int64_t bye_deadline_ns = 0;  // 0: none is waited for
+    LinkCounters counters;
+  };
+  // Before it is used: what the setup thread works on. Guarded by setup_mutex_.
+  struct LaneSetup {
+    Lane lane;
+    std::unique_ptr<QueuePair> pair;
+  };
+  struct Setup {
+    uint64_t serial = 0;
+    OwnedPair control;  // until Start
+    uint32_t control_number = 0;
+    std::vector<LaneSetup> lanes;
+  };
+  // A frame for a link that has not started.
+  struct EarlyFrame {
+    uint32_t qp_number;
+    uint32_t buffer;
+    uint32_t bytes;
+  };
+  enum class LeaseState : uint8_t {
+    kNone,
+    kRegistering,  // a job makes its registration
+    kBinding,      // waits for a window, its turn or its completion
+    kLive,
+    kEnding,  // Revoked follows: LOCAL_INV, the deregistration, or the end of its queue pair
+    kVoid,    // its lane is down
+  };
+  struct LeaseRecord {
+    LeaseState state = LeaseState::kNone;
+    uint32_t generation = 0;
+    uint32_t end = 0;  // its lane's
+    LinkId link = LinkId::kNone;
+    bool end_wanted = false;
+    bool forced = false;
+    bool deregistering = false;  // a job undoes its registration
+    ibv_mw* window = nullptr;
+    ibv_mr* own = nullptr;
+    uint32_t rkey = 0;
+    const std::byte* data = nullptr;
+    size_t bytes = 0;
+    Domain::Pin pin;
+  };
+
+  explicit VerbsFabric(const VerbsOptions& options);
+  absl::Status Open();
+  void OnDeviceEvent(DeviceEvent event, uint8_t port, uint32_t qp_number) override;
+
+  Link* Find(LinkId link) const {
+    const auto index = static_cast<size_t>(link);
+    return index < links_.size() ? links_[index].get() : nullptr;
+  }
+
+  // Setting up (verbs_setup.cc)
+  QueuePairOptions PairOptions() const;
+  absl::StatusOr<OwnedPair> MakeControlPair();
+  absl::StatusOr<PortAddress> PortNow();
+  void AdoptLane(LinkId link, uint64_t serial, Lane lane, std::unique_ptr<QueuePair> pair);
+  void DestroyLater(OwnedPair owned);
+  void ForgetSetup(LinkId link);
+  // The job runs on the setup thread; what it returns runs in a later poll.
+  void PostJob(absl::AnyInvocable<Inbox::News() &&> job);
+
+  // Frames (verbs_frames.cc)
+  void Chain(Link& link);
+  void PostChain(Link& link);
+  void PostBye(Link& link);
+  void OnSendDone(ControlEnd& end, const WorkId& id);
+  void OnReceived(const ibv_wc& completion, EventSink& sink);
+  void DeliverFrame(Link& link, const std::byte* frame, uint32_t bytes, EventSink& sink);
+  void DeliverEarly(EventSink& sink);
+  void GiveBack(uint32_t buffer, uint32_t qp_number);
+  bool Holds(uint32_t qp_number);
+  void WantBuffer(Link& link);
+  void OfferBuffers();
+
+  // READs (verbs_reads.cc)
+  ReaderEnd* UpReader(LinkId link, Lane lane);
+  bool PlacePieces(ReadRecord& read, absl::Span<const LocalPiece> pieces,
+                   std::vector<LocalPiece>& unknown);
+  void RegisterPieces(ReadId id, std::vector<LocalPiece> unknown);
+  void OnPiecesRegistered(ReadId id, absl::StatusOr<std::vector<ibv_mr*>> made);
+  void ListReader(ReaderEnd& end);
+  void PostReads();
+  void PostReadsOf(ReaderEnd& end);
+  void OnReadDone(ReaderEnd& end, const ibv_wc& completion);
+  void FinishRead(ReadId id, ReadRecord& read);
+  void DropWaiting(ReaderEnd& end, Error error);
+
+  // Leases (verbs_leases.cc)
+  LeaseRecord& RecordOf(LeaseSlot slot);
+  LeaseRecord* RecordIf(LeaseSlot slot);
+  OwnerEnd* UpOwner(LinkId link, Lane lane);
+  void RegisterLease(LeaseSlot slot, LeaseRecord& record, Link& link);
+  void OnLeaseRegistered(LeaseSlot slot, LinkId link, absl::StatusOr<ibv_mr*> made);
+  void TakeWindow(LeaseSlot slot, LeaseRecord& record, OwnerEnd& end);
+  void WantWindows();
+  void OnWindows(std::vector<ibv_mw*> made, const absl::Status& status);
+  void LeaseLive(LeaseSlot slot, LeaseRecord& record, const OwnerEnd& end);
+  void EndLease(LeaseSlot slot, bool forced);
+  void EndLive(LeaseSlot slot, LeaseRecord& record);
+  void Deregister(LeaseSlot slot, LeaseRecord& record);
+  void RevokedNow(LeaseSlot slot, LeaseRecord& record);
+  void AddWork(OwnerEnd& end, OwnerEnd::Work work);
+  void PostOwned();
+  void PostOwnedOf(OwnerEnd& end);
+  void OnOwnDone(OwnerEnd& end, const WorkId& id, ibv_wc_status status);
+  void OnBound(OwnerEnd& end, const OwnerEnd::Work& work, bool ok);
+  void OnInvalidated(OwnerEnd& end, const OwnerEnd::Work& work, bool ok);
+  void LookAtOwner(const OwnerEnd& end);
+  void VoidLeases(OwnerEnd& end);
+  void AnswerLeases(const OwnerEnd& end);
+
+  // Ends (verbs_ends.cc)
+  uint32_t AddEnd(Link& link, std::unique_ptr<End> end);
+  void FailEnd(End& end);
+  void OnFailed(uint32_t number, bool in_error);
+  void OnDrained(End& end);
+  void AbortReads(ReaderEnd& end);
+  void OnDestroyed(uint32_t number, const std::vector<uint32_t>& receives);
+  void BeginDown(Link& link, const absl::Status& cause, bool say_bye);
+  void AdvanceDown(Link& link);
+  void CheckByes();
+  void OnQueuePairEvent(uint32_t qp_number);
+  void OnDeviceFatal(DeviceEvent event);
+  absl::Status Remove(LinkId link);
+
+  // Polling (verbs_poll.cc)
+  bool TakeNews();
+  bool PollQueue(ibv_cq* cq, EventSink& sink);
+  void OnCompletion(const ibv_wc& completion, EventSink& sink);
+  void Deliver(EventSink& sink);
+  void DrainChannel();
+
+  const VerbsOptions options_;
+  Traits traits_;
+  Sizes sizes_;
+  const std::shared_ptr<Inbox> inbox_;
+  Domain* domain_ = nullptr;
+  ibv_pd* pd_ = nullptr;  // of the control lanes
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_cq* control_cq_ = nullptr;
+  ibv_cq* bulk_cq_ = nullptr;
+  ibv_srq* srq_ = nullptr;
+  int epoll_fd_ = -1;
+  std::unique_ptr<ReceivePool> receives_;
+  std::unique_ptr<SendBuffers> sends_;
+
+  std::mutex setup_mutex_;
+  std::map<LinkId, Setup> setups_;
+  uint64_t next_serial_ = 1;
+  PortAddress port_;  // as it is now
+  std::atomic<bool> port_changed_{false};
+  std::atomic<uint64_t> links_refused_{0};
+  std::atomic<uint32_t> jobs_{0};  // under way on the setup thread
+
+  std::vector<std::unique_ptr<Link>> links_;  // by number
+  Ends ends_;
+  absl::flat_hash_map<uint32_t, uint32_t> by_qp_number_;  // control ends
+  std::vector<LinkId> chained_, want_buffer_, byes_, started_;
+  std::vector<EarlyFrame> early_;
+  SlotTable<ReadRecord, ReadRecordTag> reads_;
+  std::deque<uint32_t> readers_;  // ends that want to post
+  uint64_t read_bytes_posted_ = 0;
+  std::vector<uint32_t> owners_;     // ends that want to post
+  std::vector<LeaseRecord> leases_;  // by LeaseSlot::index
+  std::deque<ibv_mw*> windows_;      // free; the one longest free is used next
+  std::vector<LeaseSlot> want_window_;
+  bool windows_asked_ = false;
+  Events events_;
+  bool sendable_ = false;  // a buffer or a place in a send queue came back
+  FabricCounters counters_;
+  std::array<ibv_wc, 32> stash_;  // found while arming
+  int stashed_ = 0;
+  std::atomic<bool> broken_{false};  // a queue that all links share has failed
+};
+
+}  // namespace verbena::fabric::verbs

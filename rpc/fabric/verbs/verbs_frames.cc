@@ -1,0 +1,294 @@
+// The control lanes: frames out in chains, frames in from the pool.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "rpc/base/check.h"
+#include "rpc/base/clock.h"
+#include "rpc/fabric/verbs/verbs_fabric.h"
+
+namespace verbena::fabric::verbs {
+namespace {
+
+constexpr uint32_t kFrameBytesMin = 8;
+// Kept for the link's last word, besides the marker's own place.
+constexpr uint32_t kReservedWork = 1;
+// How long the peer's NIC may take to acknowledge a link's last frames before they are given up.
+constexpr int64_t kByeNs = 50'000'000;
+// What the last word carries, so that a stray immediate is none.
+constexpr uint32_t kByeWord = 0x56425945;
+
+}  // namespace
+
+void VerbsFabric::Start(LinkId id) {
+  auto link = std::make_unique<Link>();
+  OwnedPair owned;
+  {
+    const std::lock_guard lock(setup_mutex_);
+    const auto it = setups_.find(id);
+    VERBENA_CHECK(it != setups_.end() && it->second.control.pair != nullptr,
+                  "Start without Complete");
+    owned = std::move(it->second.control);
+    link->serial = it->second.serial;
+  }
+  link->id = id;
+  const auto index = static_cast<size_t>(id);
+  if (index >= links_.size()) links_.resize(index + 1);
+  VERBENA_CHECK(links_[index] == nullptr, "link ", index, " is started already");
+  by_qp_number_.reserve(sizes_.links_max);
+  const uint32_t qp_number = owned.pair->number();
+  auto end = std::make_unique<ControlEnd>(id, std::move(owned), sizes_.control_work);
+  link->control = end.get();
+  by_qp_number_[qp_number] = AddEnd(*link, std::move(end));
+  links_[index] = std::move(link);
+  if (!early_.empty()) started_.push_back(id);
+}
+
+bool VerbsFabric::AcquireFrame(LinkId id, OutFrame& frame) {
+  Link* const link = Find(id);
+  if (link == nullptr || link->closing) return false;
+  ControlEnd& end = *link->control;
+  const auto taken = static_cast<uint32_t>(end.chain.size()) + end.acquired + kReservedWork;
+  if (sends_->empty() || end.room() <= taken) {
+    ++link->counters.send_waits;
+    WantBuffer(*link);
+    return false;
+  }
+  ++end.acquired;
+  frame.token = sends_->Take();
+  frame.data = sends_->data(frame.token);
+  frame.capacity = traits_.segment_bytes;
+  frame.bytes = 0;
+  return true;
+}
+
+void VerbsFabric::Discard(LinkId id, const OutFrame& frame) {
+  sends_->Give(frame.token);
+  sendable_ = true;
+  Link* const link = Find(id);
+  if (link != nullptr && link->control != nullptr) --link->control->acquired;
+}
+
+void VerbsFabric::Send(LinkId id, absl::Span<const OutFrame> frames) {
+  Link* const link = Find(id);
+  for (const OutFrame& frame : frames) {
+    VERBENA_CHECK(frame.bytes >= kFrameBytesMin && frame.bytes <= frame.capacity, "frame of ",
+                  frame.bytes);
+    if (link == nullptr || link->closing) {
+      Discard(id, frame);
+      continue;
+    }
+    const auto length = static_cast<uint16_t>(frame.bytes);
+    memcpy(frame.data, &length, sizeof length);
+    --link->control->acquired;
+    link->control->chain.push_back({frame.token, frame.bytes});
+  }
+  if (link != nullptr && !link->closing) Chain(*link);
+}
+
+void VerbsFabric::Chain(Link& link) {
+  if (link.chained) return;
+  link.chained = true;
+  chained_.push_back(link.id);
+}
+
+void VerbsFabric::EndTick() {
+  for (size_t i = 0; i < chained_.size(); ++i) {
+    Link* const link = Find(chained_[i]);
+    if (link == nullptr) continue;
+    link->chained = false;
+    if (link->control != nullptr) PostChain(*link);
+  }
+  chained_.clear();
+}
+
+// All of it with one doorbell. Its last says when it is done, unless all of it was copied by the
+// post: then only now and then one does, to get the queue's places back.
+void VerbsFabric::PostChain(Link& link) {
+  ControlEnd& end = *link.control;
+  if (end.chain.empty()) return;
+  std::array<ibv_send_wr, limits::kVerbsControlWorkMax> works;
+  std::array<ibv_sge, limits::kVerbsControlWorkMax> pieces;
+  const size_t count = end.chain.size();
+  VERBENA_CHECK(count <= end.room(), count, " frames, room for ", end.room());
+  bool holds = false;
+  for (size_t i = 0; i < count; ++i) {
+    const ControlEnd::Queued& queued = end.chain[i];
+    const bool inlined = queued.bytes <= end.owned.pair->inline_bytes();
+    const uint32_t number = end.posted + static_cast<uint32_t>(i);
+    pieces[i] = {reinterpret_cast<uint64_t>(sends_->data(queued.buffer)), queued.bytes,
+                 sends_->lkey()};
+    works[i] = {};
+    works[i].wr_id = WorkId{WorkKind::kSend, end.number, number}.word();
+    works[i].next = i + 1 < count ? &works[i + 1] : nullptr;
+    works[i].sg_list = &pieces[i];
+    works[i].num_sge = 1;
+    works[i].opcode = IBV_WR_SEND;
+    works[i].send_flags = inlined ? IBV_SEND_INLINE : 0;
+    end.held[number % ControlEnd::kRing] = inlined ? ControlEnd::kNoBuffer : queued.buffer;
+    holds |= !inlined;
+    link.counters.inline_sends += inlined ? 1 : 0;
+    link.counters.send_bytes += queued.bytes;
+  }
+  end.unsignalled += static_cast<uint32_t>(count);
+  if (holds || end.unsignalled >= end.work_max / 4) {
+    works[count - 1].send_flags |= IBV_SEND_SIGNALED;
+    end.unsignalled = 0;
+  }
+  ibv_send_wr* refused = nullptr;
+  const int result = ibv_post_send(end.qp(), works.data(), &refused);
+  const size_t taken = result == 0          ? count
+                       : refused == nullptr ? 0
+                                            : static_cast<size_t>(refused - works.data());
+  end.posted += static_cast<uint32_t>(taken);
+  link.counters.sends += taken;
+  ++link.counters.doorbells;
+  for (size_t i = 0; i < count; ++i) {  // what is inline was copied, what was refused is dropped
+    const bool inlined = (works[i].send_flags & IBV_SEND_INLINE) != 0;
+    if (i >= taken || inlined) sends_->Give(end.chain[i].buffer);
+    sendable_ |= i >= taken || inlined;
+  }
+  end.chain.clear();
+  if (result == 0) return;
+  BeginDown(link, absl::UnavailableError(absl::StrCat("verbs: ibv_post_send: ", strerror(result))),
+            false);
+}
+
+void VerbsFabric::PostBye(Link& link) {
+  ControlEnd& end = *link.control;
+  ibv_send_wr work = {};
+  work.wr_id = WorkId{WorkKind::kBye, end.number, end.posted}.word();
+  work.opcode = IBV_WR_SEND_WITH_IMM;
+  work.send_flags = IBV_SEND_SIGNALED;
+  work.imm_data = kByeWord;
+  ibv_send_wr* refused = nullptr;
+  if (ibv_post_send(end.qp(), &work, &refused) != 0) return FailEnd(end);
+  end.held[end.posted % ControlEnd::kRing] = ControlEnd::kNoBuffer;
+  ++end.posted;
+  link.bye_deadline_ns = SteadyNs() + kByeNs;
+  byes_.push_back(link.id);
+}
+
+// Gives back what it and all before it held; good or bad, that comes first.
+void VerbsFabric::OnSendDone(ControlEnd& end, const WorkId& id) {
+  const uint32_t done = id.number + 1;
+  if (done - end.completed > end.outstanding()) {
+    ++counters_.stale_completions;
+    return;
+  }
+  while (end.completed != done) {
+    const uint32_t buffer = end.held[end.completed % ControlEnd::kRing];
+    if (buffer != ControlEnd::kNoBuffer) sends_->Give(buffer);
+    ++end.completed;
+  }
+  sendable_ = true;
+}
+
+void VerbsFabric::OnReceived(const ibv_wc& completion, EventSink& sink) {
+  const uint32_t buffer = WorkId::FromWord(completion.wr_id).number;
+  const auto found = by_qp_number_.find(completion.qp_num);
+  End* const end = found == by_qp_number_.end() ? nullptr : ends_.Find(found->second);
+  if (end == nullptr) {
+    const bool good = completion.status == IBV_WC_SUCCESS;
+    if (good && Holds(completion.qp_num)) {
+      early_.push_back({completion.qp_num, buffer, completion.byte_len});
+      return;
+    }
+    GiveBack(buffer, completion.qp_num);
+    ++counters_.stale_completions;
+    return;
+  }
+  Link& link = *Find(end->link);
+  if (completion.status != IBV_WC_SUCCESS) {
+    GiveBack(buffer, completion.qp_num);
+    if (completion.status != IBV_WC_WR_FLUSH_ERR && !link.closing) {
+      BeginDown(link,
+                absl::UnavailableError(absl::StrCat("verbs: a receive failed: ",
+                                                    ibv_wc_status_str(completion.status))),
+                false);
+    }
+    return;
+  }
+  ++link.counters.receives;
+  const bool bye = (completion.wc_flags & IBV_WC_WITH_IMM) != 0;
+  if (!link.closing && bye) {
+    BeginDown(link, absl::UnavailableError("verbs: the peer closed the link"), false);
+  } else if (!link.closing) {
+    DeliverFrame(link, receives_->data(buffer), completion.byte_len, sink);
+  }
+  GiveBack(buffer, completion.qp_num);
+  if (receives_->WantsRepost()) receives_->Repost();
+}
+
+// Without an SRQ, the receives of a queue pair that fails are returned when it is gone.
+void VerbsFabric::GiveBack(uint32_t buffer, uint32_t qp_number) {
+  if (srq_ != nullptr) return receives_->Give(buffer, nullptr);
+  const auto found = by_qp_number_.find(qp_number);
+  End* const end = found == by_qp_number_.end() ? nullptr : ends_.Find(found->second);
+  if (end != nullptr && end->up()) receives_->Give(buffer, end->qp());
+}
+
+void VerbsFabric::DeliverFrame(Link& link, const std::byte* frame, uint32_t bytes,
+                               EventSink& sink) {
+  uint16_t length = 0;
+  if (bytes >= kFrameBytesMin) memcpy(&length, frame, sizeof length);
+  if (bytes < kFrameBytesMin || length != static_cast<uint16_t>(bytes)) {
+    return BeginDown(
+        link,
+        absl::DataLossError(absl::StrCat("verbs: a frame of ", bytes, " bytes that says ", length,
+                                         "; the least is ", kFrameBytesMin)),
+        false);
+  }
+  sink.OnFrame(link.id, absl::MakeSpan(frame, bytes));
+}
+
+// Whether frames of that queue pair are for a link that is being set up.
+bool VerbsFabric::Holds(uint32_t qp_number) {
+  const std::lock_guard lock(setup_mutex_);
+  return std::any_of(setups_.begin(), setups_.end(), [&](const auto& setup) {
+    return setup.second.control.pair != nullptr && setup.second.control_number == qp_number;
+  });
+}
+
+// Before anything newer of the same links.
+void VerbsFabric::DeliverEarly(EventSink& sink) {
+  for (const LinkId id : std::exchange(started_, {})) {
+    Link* const link = Find(id);
+    if (link == nullptr || link->control == nullptr) continue;
+    const uint32_t qp_number = link->control->owned.pair->number();
+    std::vector<EarlyFrame> mine;
+    std::erase_if(early_, [&](const EarlyFrame& early) {
+      if (early.qp_number != qp_number) return false;
+      mine.push_back(early);
+      return true;
+    });
+    for (const EarlyFrame& early : mine) {
+      if (!link->closing) DeliverFrame(*link, receives_->data(early.buffer), early.bytes, sink);
+      GiveBack(early.buffer, qp_number);
+    }
+  }
+}
+
+void VerbsFabric::WantBuffer(Link& link) {
+  if (link.wants_sendable) return;
+  link.wants_sendable = true;
+  want_buffer_.push_back(link.id);
+}
+
+void VerbsFabric::OfferBuffers() {
+  if (!std::exchange(sendable_, false)) return;
+  std::erase_if(want_buffer_, [this](LinkId id) {
+    Link* const link = Find(id);
+    if (link == nullptr || link->closing) return true;
+    const ControlEnd& end = *link->control;
+    const auto taken = static_cast<uint32_t>(end.chain.size()) + end.acquired + kReservedWork;
+    if (sends_->empty() || end.room() <= taken) return false;
+    link->wants_sendable = false;
+    events_.Sendable(id);
+    return true;
+  });
+}
+
+}  // namespace verbena::fabric::verbs
