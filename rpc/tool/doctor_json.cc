@@ -65,15 +65,18 @@ Json OfGids(const PortReport& port) {
   return all;
 }
 
-Json OfLoopback(const MachineFacts& facts, const PortReport& port) {
-  for (const LoopbackFacts& loopback : facts.loopbacks) {
-    if (loopback.device != port.facts.device || loopback.port != port.facts.port) continue;
-    return {{"send", loopback.send}, {"read", loopback.read}, {"error", loopback.error}};
-  }
-  return {};
+// null where it was not tried.
+Json OfTrial(const fabric::verbs::PortTrial& trial) {
+  if (!trial.ran) return {};
+  return {{"send", trial.send},
+          {"read", trial.read},
+          {"error", trial.error},
+          {"window", trial.window},
+          {"window_error", trial.window_error},
+          {"bounds_enforced", trial.bounds_enforced}};
 }
 
-Json OfPort(const MachineFacts& facts, const PortReport& port) {
+Json OfPort(const PortReport& port) {
   return {{"port", port.facts.port},
           {"usable", port.unusable.empty()},
           {"unusable_because", port.unusable},
@@ -87,7 +90,7 @@ Json OfPort(const MachineFacts& facts, const PortReport& port) {
           {"gids", OfGids(port)},
           {"pkey_choice", port.facts.pkey.why},
           {"pkeys", port.pkeys},
-          {"loopback", OfLoopback(facts, port)},
+          {"loopback", OfTrial(port.trial)},
           {"counters", port.counters}};
 }
 
@@ -95,7 +98,7 @@ Json OfVerbs(const MachineFacts& facts) {
   Json devices = Json::array();
   for (const DeviceReport& device : facts.verbs.devices) {
     Json ports = Json::array();
-    for (const PortReport& port : device.ports) ports.push_back(OfPort(facts, port));
+    for (const PortReport& port : device.ports) ports.push_back(OfPort(port));
     devices.push_back({{"name", device.name},
                        {"numa_node", Known(device.numa_node)},
                        {"soft", device.soft},

@@ -37,7 +37,7 @@ std::string Dmabuf(const DeviceLimits& limits) {
   return limits.dmabuf ? "yes" : limits.dmabuf_unknown ? "unknown" : "no";
 }
 
-void PrintPort(const MachineFacts& facts, const PortReport& port, std::string& out) {
+void PrintPort(const PortReport& port, std::string& out) {
   absl::StrAppend(&out, "    port ", static_cast<int>(port.facts.port), ": ",
                   port.unusable.empty() ? "usable" : absl::StrCat("NOT usable: ", port.unusable),
                   "\n      ", port.facts.ethernet ? "RoCE" : "InfiniBand", ", ", port.facts.state,
@@ -45,15 +45,18 @@ void PrintPort(const MachineFacts& facts, const PortReport& port, std::string& o
                   port.facts.speed_mbps / 1000.0, " Gb/s");
   if (!port.facts.ethernet) absl::StrAppend(&out, ", LID ", port.facts.lid);
   absl::StrAppend(&out, "\n      ", port.facts.gid.why, "\n      ", port.facts.pkey.why, "\n");
-  for (const LoopbackFacts& loopback : facts.loopbacks) {
-    if (loopback.device != port.facts.device || loopback.port != port.facts.port) continue;
-    absl::StrAppend(&out, "      to itself: SEND ", loopback.send ? "works" : "FAILS", ", READ ",
-                    loopback.read ? "works" : "FAILS", loopback.error.empty() ? "" : ": ",
-                    loopback.error, "\n");
-  }
+  const fabric::verbs::PortTrial& trial = port.trial;
+  if (!trial.ran) return;
+  absl::StrAppend(
+      &out, "      to itself: SEND ", trial.send ? "works" : "FAILS", ", READ ",
+      trial.read ? "works" : "FAILS", trial.error.empty() ? "" : ": ", trial.error, "; window ",
+      trial.window ? "works" : absl::StrCat("does not: ", trial.window_error),
+      trial.window ? (trial.bounds_enforced ? ", its bounds hold" : ", its bounds do NOT hold")
+                   : "",
+      "\n");
 }
 
-void PrintDevice(const MachineFacts& facts, const DeviceReport& device, std::string& out) {
+void PrintDevice(const DeviceReport& device, std::string& out) {
   const DeviceLimits& limits = device.limits;
   absl::StrAppend(
       &out, "  ", device.name, device.soft ? " (soft-RoCE)" : "",
@@ -68,7 +71,7 @@ void PrintDevice(const MachineFacts& facts, const DeviceReport& device, std::str
       limits.qp_max, " queue pairs of ", limits.qp_wr_max, " requests, completion queues of ",
       limits.cq_entries_max, ", ", limits.mr_max, " registrations of ", Size(limits.mr_bytes_max),
       ", messages of ", Size(limits.message_bytes_max), "\n");
-  for (const PortReport& port : device.ports) PrintPort(facts, port, out);
+  for (const PortReport& port : device.ports) PrintPort(port, out);
 }
 
 void PrintVerbs(const MachineFacts& facts, std::string& out) {
@@ -83,7 +86,7 @@ void PrintVerbs(const MachineFacts& facts, std::string& out) {
   if (filter.pkey >= 0) {
     absl::StrAppend(&out, "  VERBENA_VERBS_PKEY=0x", absl::Hex(filter.pkey, absl::kZeroPad4), "\n");
   }
-  for (const DeviceReport& device : facts.verbs.devices) PrintDevice(facts, device, out);
+  for (const DeviceReport& device : facts.verbs.devices) PrintDevice(device, out);
   for (const fabric::verbs::NodeChoice& choice : facts.verbs.choices) {
     absl::StrAppend(&out, "  reactors of NUMA node ", choice.node, " use ",
                     choice.device.empty() ? "none: " : "", choice.why, "\n");

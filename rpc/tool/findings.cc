@@ -30,6 +30,11 @@ std::string NameOf(const PortReport& port) {
   return absl::StrCat(port.facts.device, ":", static_cast<int>(port.facts.port));
 }
 
+int ChosenGid(const PortReport& port) {
+  const auto row = static_cast<size_t>(port.facts.gid.row);
+  return row < port.gids.size() ? port.gids[row].index : 0;
+}
+
 std::string PortCure(const PortReport& port, const fabric::verbs::PortFilter& filter) {
   const std::string netdev = port.netdev.empty() ? "DEV" : port.netdev;
   if (port.facts.dead) return "restart the process; if it comes again, see dmesg";
@@ -116,14 +121,36 @@ void ExaminePorts(const MachineFacts& facts, Findings& findings) {
   }
 }
 
-void ExamineLoopbacks(const MachineFacts& facts, Findings& findings) {
-  for (const LoopbackFacts& loopback : facts.loopbacks) {
-    if (loopback.send && loopback.read) continue;
+void ExamineTrial(const DeviceReport& device, const PortReport& port, Findings& findings) {
+  const fabric::verbs::PortTrial& trial = port.trial;
+  if (!trial.ran) return;
+  if (!trial.send || !trial.read) {
     Problem(findings, "verbs",
-            absl::StrCat(loopback.device, ":", loopback.port, ": a pattern did not come back by ",
-                         loopback.send ? "READ" : "SEND", ": ", loopback.error),
-            absl::StrCat("compare: ibv_rc_pingpong -d ", loopback.device, " -i ", loopback.port,
+            absl::StrCat(NameOf(port), ": a pattern did not come back by ",
+                         trial.send ? "READ" : "SEND", ": ", trial.error),
+            absl::StrCat("compare: ibv_rc_pingpong -d ", port.facts.device, " -i ",
+                         static_cast<int>(port.facts.port), " -g ", ChosenGid(port),
                          "; a firewall must let UDP port 4791 pass"));
+    return;
+  }
+  if (device.limits.windows_2b && !trial.window) {
+    Note(findings, "verbs",
+         absl::StrCat(
+             NameOf(port),
+             ": memory windows do not work, each lease costs a registration: ", trial.window_error),
+         "look for newer firmware");
+  }
+  if (trial.window && !trial.bounds_enforced) {
+    Note(
+        findings, "verbs",
+        absl::StrCat(NameOf(port), ": a peer can READ past the end of what it was lent"),
+        "VERBENA_VERBS_REVOCATION=lease-mr, where peers are not trusted with this process's pools");
+  }
+}
+
+void ExamineTrials(const MachineFacts& facts, Findings& findings) {
+  for (const DeviceReport& device : facts.verbs.devices) {
+    for (const PortReport& port : device.ports) ExamineTrial(device, port, findings);
   }
 }
 
@@ -187,7 +214,7 @@ std::vector<Finding> Examine(const MachineFacts& facts) {
   Findings findings;
   ExamineDevices(facts, findings);
   ExaminePorts(facts, findings);
-  ExamineLoopbacks(facts, findings);
+  ExamineTrials(facts, findings);
   ExamineMemory(facts, findings);
   ExamineDma(facts, findings);
   ExamineTransports(facts, findings);

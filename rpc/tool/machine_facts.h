@@ -53,15 +53,6 @@ struct TransportFacts {
   std::string text;  // why not, or what was done
 };
 
-// A port that sent to itself.
-struct LoopbackFacts {
-  std::string device;
-  int port = 0;
-  bool send = false;  // a pattern arrived by SEND
-  bool read = false;  // and by READ
-  std::string error;
-};
-
 struct MachineFacts {
   std::string kernel;  // release
   std::vector<NodeFacts> nodes;
@@ -69,7 +60,6 @@ struct MachineFacts {
   GpuFacts gpu;
   IommuFacts iommu;
   fabric::verbs::VerbsReport verbs;
-  std::vector<LoopbackFacts> loopbacks;  // of each usable port
   std::vector<TransportFacts> transports;
 };
 

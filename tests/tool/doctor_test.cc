@@ -35,7 +35,9 @@ Ran Run(const std::string& arguments) {
 TEST_CASE("the text names devices, ports, GIDs, the choice and each finding with its cure",
           "[tool]") {
   MachineFacts facts = NicMachine();
-  facts.loopbacks[1] = {"mlx5_1", 1, true, false, "transport retries"};
+  fabric::verbs::PortTrial& trial = facts.verbs.devices[1].ports[0].trial;
+  trial.read = trial.window = false;
+  trial.error = "transport retries";
   const std::string text = DoctorText(facts, Examine(facts));
   for (const char* part : {"NUMA node 1: 32 CPUs, 256 GiB, distances 21 10",
                            "mlx5_0, firmware 28.39.1002",
@@ -50,7 +52,7 @@ TEST_CASE("the text names devices, ports, GIDs, the choice and each finding with
                            "MTU 4096",
                            "400 Gb/s",
                            "GID 3 (::ffff:10.0.0.1, RoCE v2, eth0)",
-                           "SEND works, READ works",
+                           "SEND works, READ works; window works, its bounds hold",
                            "SEND works, READ FAILS: transport retries",
                            "reactors of NUMA node 1 use mlx5_1:1 before",
                            "shm: works",
@@ -90,6 +92,7 @@ TEST_CASE("the JSON parses, and says what the text says", "[tool]") {
   CHECK(port["gids"][0]["chosen"] == true);
   CHECK(port["pkeys"] == Json({0xffff}));
   CHECK(port["loopback"]["read"] == true);
+  CHECK(port["loopback"]["bounds_enforced"] == true);
   CHECK(port["counters"]["port_xmit_data"] == UINT64_MAX);
   CHECK(json["verbs"]["choices"][1]["device"] == "mlx5_1");
   CHECK(json["verbs"]["filter"]["pkey"].is_null());
@@ -106,7 +109,7 @@ TEST_CASE("what is unknown is null in the JSON", "[tool]") {
   facts.verbs.devices[0].numa_node = -1;
   facts.verbs.devices[0].limits.dmabuf_unknown = true;
   facts.memory.pools_huge.reset();
-  facts.loopbacks.clear();
+  facts.verbs.devices[0].ports[0].trial = {};
   const Json json = Json::parse(DoctorJson(facts, {}));
   CHECK(json["ok"] == true);
   CHECK(json["verbs"]["devices"][0]["numa_node"].is_null());

@@ -60,7 +60,6 @@ TEST_CASE("a port that is down is a problem where no other is up", "[tool]") {
   fabric::verbs::PortReport& port = facts.verbs.devices[0].ports[0];
   port.facts.active = false;
   port.unusable = "the link is not up";
-  facts.loopbacks.clear();
   CHECK(Problems(facts).empty());
   CHECK_THAT(Notes(facts), ContainsSubstring("mlx5_0:1: the link is not up | ip link set eth0 up"));
   facts.verbs.devices.pop_back();
@@ -70,7 +69,6 @@ TEST_CASE("a port that is down is a problem where no other is up", "[tool]") {
 TEST_CASE("the cure of a port is that of its ill", "[tool]") {
   MachineFacts facts = NicMachine();
   facts.verbs.devices.pop_back();
-  facts.loopbacks.clear();
   fabric::verbs::PortReport& port = facts.verbs.devices[0].ports[0];
   port.unusable = "x";
   port.facts.gid.row = -1;
@@ -102,12 +100,30 @@ TEST_CASE("a filter that names nothing is a problem, one that names one port hid
 
 TEST_CASE("a pattern that does not come back is a problem", "[tool]") {
   MachineFacts facts = NicMachine();
-  facts.loopbacks[1] = {"mlx5_1", 1, true, false, "transport retries"};
+  fabric::verbs::PortTrial& trial = facts.verbs.devices[1].ports[0].trial;
+  trial.read = trial.window = trial.bounds_enforced = false;
+  trial.error = "transport retries";
   CHECK_THAT(TheProblem(facts).text,
              ContainsSubstring("mlx5_1:1: a pattern did not come back by READ: transport retries"));
-  CHECK_THAT(TheProblem(facts).cure, ContainsSubstring("ibv_rc_pingpong -d mlx5_1 -i 1"));
-  facts.loopbacks[1].send = false;
+  CHECK_THAT(TheProblem(facts).cure, ContainsSubstring("ibv_rc_pingpong -d mlx5_1 -i 1 -g 3;"));
+  trial.send = false;
   CHECK_THAT(TheProblem(facts).text, ContainsSubstring("by SEND"));
+  CHECK(Notes(facts).empty());
+}
+
+TEST_CASE("windows that do not work, or do not hold, are notes", "[tool]") {
+  MachineFacts facts = NicMachine();
+  fabric::verbs::PortTrial& trial = facts.verbs.devices[0].ports[0].trial;
+  trial.bounds_enforced = false;
+  CHECK(Problems(facts).empty());
+  CHECK_THAT(Notes(facts), ContainsSubstring("READ past the end") &&
+                               ContainsSubstring("VERBENA_VERBS_REVOCATION=lease-mr"));
+  trial.window = false;
+  trial.window_error = "a window's bind: local QP operation error";
+  CHECK(Problems(facts).empty());
+  CHECK_THAT(Notes(facts), ContainsSubstring("windows do not work") &&
+                               ContainsSubstring("a window's bind: local") &&
+                               !ContainsSubstring("past the end"));
 }
 
 TEST_CASE("locked memory is a problem where there is RDMA and too little to begin with", "[tool]") {

@@ -3,11 +3,27 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/fabric/verbs/device.h"
 #include "rpc/fabric/verbs/port_facts.h"
+#include "rpc/fabric/verbs/self_test.h"
 #include "rpc/fabric/verbs/sysfs.h"
 #include "rpc/topology/topology.h"
 
 namespace verbena::fabric::verbs {
 namespace {
+
+PortTrial Try(const PortRecord& record) {
+  PortTrial trial;
+  trial.ran = true;
+  const SelfTest tested = RunSelfTest(AddressOf(record, ""));
+  trial.send = tested.send.ok();
+  trial.read = tested.read.ok();
+  for (const absl::Status* status : {&tested.send, &tested.read}) {
+    if (trial.error.empty()) trial.error = std::string(status->message());
+  }
+  trial.window = tested.window.ok();
+  trial.window_error = std::string(tested.window.message());
+  trial.bounds_enforced = tested.bounds_enforced;
+  return trial;
+}
 
 PortReport ReportPort(const PortRecord& record) {
   PortReport report;
@@ -32,6 +48,8 @@ DeviceReport ReportDevice(Device& device, const PortFilter& filter) {
   report.iommu = ReadLine(folder + "/device/iommu_group/type");
   for (const PortRecord& record : ReadPorts(device, filter)) {
     report.ports.push_back(ReportPort(record));
+    PortReport& port = report.ports.back();
+    if (port.unusable.empty() && Names(filter, port.facts)) port.trial = Try(record);
   }
   return report;
 }

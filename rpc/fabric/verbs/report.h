@@ -14,6 +14,17 @@
 
 namespace verbena::fabric::verbs {
 
+// Two queue pairs of this process that talked over the port.
+struct PortTrial {
+  bool ran = false;
+  bool send = false;    // a pattern arrived by SEND
+  bool read = false;    // and by READ
+  std::string error;    // of the first that failed
+  bool window = false;  // a memory window was READ, taken back, and gave nothing after that
+  std::string window_error;
+  bool bounds_enforced = false;  // a READ past the window's end was refused
+};
+
 struct PortReport {
   PortFacts facts;       // with what was chosen of its tables
   std::string unusable;  // why no link can use it; empty: one can
@@ -22,6 +33,7 @@ struct PortReport {
   std::vector<GidRow> gids;
   std::vector<uint16_t> pkeys;
   std::map<std::string, uint64_t> counters;
+  PortTrial trial;  // of a usable port that the filter names
 };
 
 struct DeviceReport {
@@ -51,7 +63,8 @@ struct VerbsReport {
   std::vector<NodeChoice> choices;
 };
 
-// Opens the devices, if need be. May take a second; any thread.
+// Opens the devices, if need be, and tries their ports: some ms each, seconds where one does not
+// answer. Any thread that may wait.
 VerbsReport ReportDevices(const PortFilter& filter);
 
 }  // namespace verbena::fabric::verbs
