@@ -176,6 +176,7 @@ absl::Status PlanPlacements(const session::PayloadSet& payloads, const Placement
   VERBENA_ASSIGN_OR_RETURN(placed, PlaceAll(payloads, placement));
   VERBENA_ASSIGN_OR_RETURN(memory::Device * device, memory::FindDevice(placement.device()));
   for (size_t i = 0; i < placed.size(); ++i) {
+    plan.order.stream = placement.stream();
     plan.AddTransfer(static_cast<uint32_t>(i), 0, device, placed[i].mutable_data(),
                      placed[i].bytes(), placement.destination(i) != nullptr);
     plan.Keep(placed[i]);

@@ -100,6 +100,7 @@ struct LocalPiece {
   memory::Device* device = nullptr;
   std::byte* data = nullptr;
   size_t bytes = 0;
+  memory::StreamOrder order = {};  // of the copies into it
 };
 
 class EventSink {

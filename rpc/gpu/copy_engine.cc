@@ -234,8 +234,9 @@ void CudaCopyEngine::Write(Queued& entry) {
 void CudaCopyEngine::WaitFor(Queued& entry) {
   const Driver& driver = device_.driver();
   const auto theirs = static_cast<abi::Stream>(entry.order.stream);
-  abi::Context context = nullptr;
-  abi::Result r = driver.cuStreamGetCtx(theirs, &context);
+  abi::Context context = context_;
+  abi::Result r = abi::kSuccess;
+  if (!IsDefault(theirs)) r = driver.cuStreamGetCtx(theirs, &context);
   if (r == abi::kSuccess) {
     const abi::Event event = EventOf(context);
     r = event == nullptr ? abi::kInvalidContext : driver.cuEventRecord(event, theirs);

@@ -94,6 +94,39 @@ std::unique_ptr<memory::CopyEngine> CudaDevice::MakeCopyEngine() {
   return std::make_unique<CudaCopyEngine>(*this);
 }
 
+absl::Status CudaDevice::Probe() {
+  if (absl::Status known = health(); !known.ok() || !context_.taken()) return known;
+  const InContext in(driver_, *context_.Get());
+  absl::MutexLock lock(&probe_mutex_);
+  abi::Result r = abi::kSuccess;
+  if (probe_ == nullptr) {
+    r = driver_.cuStreamCreateWithPriority(&probe_, abi::kStreamNonBlocking, 0);
+  }
+  // Errors of all that runs in the context come out of any call in it.
+  if (r == abi::kSuccess) r = driver_.cuStreamQuery(probe_);
+  return IsSticky(r) ? Note(r, "work of this process") : absl::OkStatus();
+}
+
+absl::StatusOr<memory::ReadinessRef> CudaDevice::Record(memory::StreamOrder order) {
+  absl::StatusOr<abi::Context> context = context_.Get();
+  if (!context.ok()) return context.status();
+  const auto stream = static_cast<abi::Stream>(order.stream);
+  abi::Context of_stream = *context;
+  if (!IsDefault(stream)) {
+    const abi::Result r = driver_.cuStreamGetCtx(stream, &of_stream);
+    if (r != abi::kSuccess) return Note(r, "finding a stream's context");
+  }
+  const InContext in(driver_, of_stream);
+  absl::StatusOr<ReadyWord> word = words_->Take();
+  if (!word.ok()) return word.status();
+  const abi::Result r = driver_.cuStreamWriteValue32_v2(stream, word->address, 1, 0);
+  if (r != abi::kSuccess) {
+    words_->GiveUnused(*word);
+    return Note(r, "ordering after a stream");
+  }
+  return std::make_shared<WordReadiness>(*this, words_, *word);
+}
+
 void CudaDevice::Remember(abi::Address address, Made made, size_t bytes) {
   absl::MutexLock lock(&mutex_);
   Own& own = own_[address];

@@ -14,6 +14,7 @@
 #include "rpc/gpu/context.h"
 #include "rpc/gpu/driver.h"
 #include "rpc/gpu/pointer.h"
+#include "rpc/gpu/readiness.h"
 #include "rpc/memory/device.h"
 
 namespace verbena::gpu {
@@ -49,10 +50,15 @@ class CudaDevice final : public memory::Device {
   absl::StatusOr<memory::Extent> Allocate(size_t bytes) override;
   void Free(const memory::Extent& extent) override;
   std::unique_ptr<memory::CopyEngine> MakeCopyEngine() override;
+  // The stream writes a word of page-locked memory when it gets there. Errors as StatusOf; a stream
+  // that is being captured into a graph cannot be waited for.
+  absl::StatusOr<memory::ReadinessRef> Record(memory::StreamOrder order) override;
 
   // ---- for this room
   const Driver& driver() const { return driver_; }
   PrimaryContext& context() { return context_; }
+  // Asks the driver whether the GPU has failed, in its context. Microseconds. Any thread.
+  absl::Status Probe();
   // Keeps the first error that stays; returns what StatusOf says of `result`.
   absl::Status Note(abi::Result result, absl::string_view what);
 
@@ -90,7 +96,10 @@ class CudaDevice final : public memory::Device {
   std::array<std::byte, 16> uuid_{};
   size_t granularity_ = 0;
   PrimaryContext context_{driver_, ordinal_};
+  std::shared_ptr<ReadyWords> words_ = std::make_shared<ReadyWords>(driver_);
 
+  abi::Stream probe_ ABSL_GUARDED_BY(probe_mutex_) = nullptr;  // nothing is ever queued on it
+  absl::Mutex probe_mutex_;
   mutable absl::Mutex mutex_;  // never held over a call of the driver
   std::map<abi::Address, Known> known_ ABSL_GUARDED_BY(mutex_);
   std::map<abi::Address, Own> own_ ABSL_GUARDED_BY(mutex_);

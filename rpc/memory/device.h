@@ -51,10 +51,24 @@ struct Mapping {
   size_t bytes = 0;
 };
 
-// Order with respect to a stream of a GPU; zero for host memory.
+// Order with respect to a stream of a GPU, by the device's own handle; null: none. A copy begins
+// when what is queued on the stream now has ended, and what is queued there from now on begins when
+// the copy has ended. Copies within host memory have no such order.
 struct StreamOrder {
   void* stream = nullptr;
 };
+
+// Work on a stream that has to end before memory may be read.
+class Readiness {
+ public:
+  virtual ~Readiness() = default;
+  // Whether it has: a load. For ever, once it is true. Any thread.
+  virtual bool ready() const = 0;
+  // Not OK: it never will, since the device failed. May ask the driver, for microseconds. Any
+  // thread.
+  virtual absl::Status Look() const { return absl::OkStatus(); }
+};
+using ReadinessRef = std::shared_ptr<const Readiness>;
 
 struct CopyPiece {
   std::byte* to = nullptr;
@@ -112,6 +126,12 @@ class Device {
 
   // Any thread.
   virtual std::unique_ptr<CopyEngine> MakeCopyEngine() = 0;
+  // The end of what is queued on the stream now. Waits for nothing. Any thread. UNIMPLEMENTED: a
+  // device that has no streams.
+  virtual absl::StatusOr<ReadinessRef> Record(StreamOrder order) {
+    (void)order;
+    return absl::UnimplementedError("memory of the host is not of a stream: wait for it first");
+  }
 };
 
 // The devices of this process: host always; GPUs and the fake when they register themselves. Any

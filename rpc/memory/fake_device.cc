@@ -7,10 +7,14 @@
 
 #include <cerrno>
 #include <cstring>
+#include <deque>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
+#include "rpc/base/limits.h"
+#include "rpc/memory/fake_stream.h"
 #include "rpc/memory/host_copy_engine.h"
 #include "rpc/memory/known_regions.h"
 
@@ -24,28 +28,78 @@ absl::Status SystemError(absl::string_view what) {
       absl::StrCat("fake device: ", what, ": ", std::strerror(errno)));
 }
 
-// Translates device addresses, then copies as the host does. A range outside every extent is the
-// copy's fault.
+class FlagReadiness final : public Readiness {
+ public:
+  FlagReadiness(const FakeDevice& device, FakeStream::Flag flag)
+      : device_(device), flag_(std::move(flag)) {}
+  bool ready() const override { return flag_->load(std::memory_order_acquire); }
+  absl::Status Look() const override { return device_.health(); }
+
+ private:
+  const FakeDevice& device_;
+  const FakeStream::Flag flag_;
+};
+
+// Translates device addresses, then copies as the host does, each copy when its stream and the test
+// let it. A range outside every extent is the copy's fault.
 class FakeCopyEngine final : public CopyEngine {
  public:
   explicit FakeCopyEngine(FakeDevice& device) : device_(device) {}
 
   bool Copy(uint64_t tag, absl::Span<const CopyPiece> pieces, StreamOrder order) override {
-    absl::InlinedVector<CopyPiece, 4> aliases;
+    if (queued_.size() + streams_.size() >= limits::kCopiesInFlightMax) return false;
+    Queued& queued = queued_.emplace_back();
+    queued.tag = tag;
     for (const CopyPiece& piece : pieces) {
-      aliases.push_back({device_.Alias(piece.to, piece.bytes),
-                         device_.Alias(piece.from, piece.bytes), piece.bytes});
+      queued.aliases.push_back({device_.Alias(piece.to, piece.bytes),
+                                device_.Alias(piece.from, piece.bytes), piece.bytes});
     }
-    return host_.Copy(tag, aliases, order);
+    if (order.stream == nullptr) return true;
+    queued.stream = static_cast<FakeStream*>(order.stream);
+    queued.begin = queued.stream->Record();
+    queued.end = std::make_shared<std::atomic<bool>>(false);
+    queued.stream->WaitFor(queued.end);
+    return true;
   }
   bool Poll(size_t budget_bytes, absl::FunctionRef<bool()> yield,
             absl::FunctionRef<void(uint64_t, bool)> done) override {
-    return host_.Poll(budget_bytes, yield, done);
+    const bool broken = !device_.health().ok();
+    while (!queued_.empty()) {
+      Queued& front = queued_.front();
+      if (!broken && front.begin != nullptr && !front.begin->load(std::memory_order_acquire)) break;
+      if (!broken && !device_.TakeCopy()) break;
+      if (broken) front.aliases.assign({CopyPiece{nullptr, nullptr, 1}});  // a fault
+      host_.Copy(front.tag, front.aliases, {});
+      streams_.push_back({front.stream, front.end});
+      queued_.pop_front();
+    }
+    const bool left = host_.Poll(budget_bytes, yield, [&](uint64_t tag, bool ok) {
+      const auto [stream, end] = streams_.front();
+      streams_.pop_front();
+      if (stream != nullptr && ok) {
+        end->store(true, std::memory_order_release);
+        stream->Advance();
+      }
+      done(tag, ok);
+    });
+    return left || !queued_.empty();
   }
 
  private:
+  struct Queued {
+    uint64_t tag = 0;
+    absl::InlinedVector<CopyPiece, 4> aliases;
+    FakeStream* stream = nullptr;
+    FakeStream::Flag begin, end;
+  };
+  struct Ordered {
+    FakeStream* stream;
+    FakeStream::Flag end;
+  };
   FakeDevice& device_;
   HostCopyEngine host_;
+  std::deque<Queued> queued_;    // not begun
+  std::deque<Ordered> streams_;  // of those that have
 };
 
 }  // namespace
@@ -162,6 +216,28 @@ void FakeDevice::Release(const Mapping& mapping) { Unmap(mapping.base); }
 
 std::unique_ptr<CopyEngine> FakeDevice::MakeCopyEngine() {
   return std::make_unique<FakeCopyEngine>(*this);
+}
+
+absl::StatusOr<ReadinessRef> FakeDevice::Record(StreamOrder order) {
+  if (absl::Status s = health(); !s.ok()) return s;
+  return std::make_shared<FlagReadiness>(*this, static_cast<FakeStream*>(order.stream)->Record());
+}
+
+absl::Status FakeDevice::health() const {
+  absl::MutexLock lock(&mutex_);
+  return health_;
+}
+
+void FakeDevice::Break(const absl::Status& why) {
+  absl::MutexLock lock(&mutex_);
+  health_ = why;
+}
+
+bool FakeDevice::TakeCopy() {
+  int64_t left = copies_.load();
+  while (left > 0 && !copies_.compare_exchange_weak(left, left - 1)) {
+  }
+  return left != 0;
 }
 
 std::byte* FakeDevice::Alias(const std::byte* address, size_t bytes) {

@@ -1,11 +1,13 @@
 #pragma once
-// FakeDevice: memory that the CPU may not touch, as a GPU's, on any machine. What users and fabrics
-// see is a PROT_NONE range: whoever dereferences it crashes at that line. The bytes are behind a
-// second mapping that only this device's CopyEngine and the tests' Read and Write know.
+// FakeDevice: memory that the CPU may not touch, as a GPU's, on any machine, with streams
+// (fake_stream.h) and copies that end when a test lets them. What users and fabrics see is a
+// PROT_NONE range: whoever dereferences it crashes at that line. The bytes are behind a second
+// mapping that only this device's CopyEngine and the tests' Read and Write know.
 //
 //   memory::FakeDevice& fake = memory::FakeDevice::Install(0);   // once per process and index
 //   auto buffer = verbena::Buffer::Allocate(1 << 20, verbena::Device::Fake(0));
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -39,6 +41,18 @@ class FakeDevice final : public Device {
   void Free(const Extent& extent) override;
   // Copies between this device, other fakes' imported memory and the host.
   std::unique_ptr<CopyEngine> MakeCopyEngine() override;
+  // `order.stream` is a FakeStream.
+  absl::StatusOr<ReadinessRef> Record(StreamOrder order) override;
+  absl::Status health() const override;
+
+  // For tests: from now on only so many copies of the device's engines begin, until it is called
+  // again; negative: all. Any thread.
+  void LetCopies(int64_t count) { copies_.store(count); }
+  // For tests: the device has failed. Its copies end with an error, and what is not written by then
+  // never is. Any thread.
+  void Break(const absl::Status& why);
+  // Whether a copy may begin; by the engines.
+  bool TakeCopy();
 
   // For tests: what lies at a device address. A CHECK fails when it is none. Any thread.
   void Write(std::byte* to, const void* from, size_t bytes);
@@ -64,7 +78,9 @@ class FakeDevice final : public Device {
   void Unmap(std::byte* base);
 
   const ::verbena::Device where_;
-  absl::Mutex mutex_;
+  std::atomic<int64_t> copies_{-1};
+  mutable absl::Mutex mutex_;
+  absl::Status health_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, Memory> memories_ ABSL_GUARDED_BY(mutex_);  // by user-visible address
 };
 

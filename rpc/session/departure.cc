@@ -60,6 +60,7 @@ absl::Status Departure::Capture(const Outgoing& message, const absl::Status* sta
       table_.push_back(EmptyEntry(payload.ticket, payload.bytes, payload.region.get()));
       lease_of_.push_back(
           payload.bytes == 0 ? kNoLease : AddLease(payload.region, payload.data, payload.bytes));
+      if (payload.bytes != 0 && payload.after != nullptr) group_->Await(payload.after);
     }
     if (!body_leased_) body_.assign(message.body.begin(), message.body.end());
   }

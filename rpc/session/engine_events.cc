@@ -66,11 +66,14 @@ void EngineImpl::NotifyLater(LeaseGroup& group) {
 }
 
 void EngineImpl::Forget(LeaseGroup& group) {
-  for (std::vector<LeaseGroup*>* list : {&notify_, &notifying_}) {
+  for (std::vector<LeaseGroup*>* list : {&notify_, &notifying_, &awaiting_}) {
     for (LeaseGroup*& queued : *list) {
       if (queued == &group) queued = nullptr;
     }
   }
+  const bool none = std::all_of(awaiting_.begin(), awaiting_.end(),
+                                [](const LeaseGroup* awaiting) { return awaiting == nullptr; });
+  if (none) reactor_.Cancel(awaiting_timer_);
 }
 
 void EngineImpl::LaneFailedLater(LinkImpl& link) {

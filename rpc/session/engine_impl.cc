@@ -11,6 +11,18 @@
 #include "rpc/session/link_impl.h"
 
 namespace verbena::session {
+namespace {
+
+// How long a reactor polls for a device's work before it sleeps and looks once in kAwaitLookNs: as
+// long as most kernels take. Longer, and a long one costs a CPU; shorter, and one that ends just
+// then is announced a millisecond late.
+constexpr int64_t kAwaitSpinNs = 2'000'000;
+constexpr int64_t kAwaitLookNs = 1'000'000;
+// How often devices that keep somebody waiting are asked whether they failed: that costs calls of
+// the driver.
+constexpr int64_t kAwaitAskNs = 10'000'000;
+
+}  // namespace
 
 std::unique_ptr<Engine> Engine::Create(reactor::Reactor& reactor,
                                        std::vector<std::unique_ptr<fabric::Fabric>> fabrics,
@@ -121,11 +133,36 @@ LinkImpl* EngineImpl::FindLink(LinkId id, uint64_t serial) {
 
 // ---- the poll
 
-bool EngineImpl::Poll(int64_t) {
+bool EngineImpl::Poll(int64_t now_ns) {
   bool any = false;
   for (const auto& fabric : fabrics_) any |= fabric->Poll(*this);
+  if (!awaiting_.empty()) [[unlikely]]
+    any |= PollAwaiting(now_ns);
   if (!inbox_.Empty()) any |= RunInbox();
   if (later_) any |= RunLater();
+  return any;
+}
+
+void EngineImpl::AwaitReady(LeaseGroup& group) {
+  if (awaiting_.empty()) awaiting_since_ns_ = asked_ns_ = now_ns();
+  awaiting_.push_back(&group);
+}
+
+bool EngineImpl::PollAwaiting(int64_t now_ns) {
+  const bool ask = now_ns - asked_ns_ >= kAwaitAskNs;
+  if (ask) asked_ns_ = now_ns;
+  const size_t before = awaiting_.size();
+  for (LeaseGroup*& group : awaiting_) {
+    if (group != nullptr && group->PollReady(ask)) group = nullptr;
+  }
+  std::erase(awaiting_, nullptr);
+  const bool any = awaiting_.size() != before;
+  if (any) awaiting_since_ns_ = now_ns;
+  if (awaiting_.empty()) {
+    reactor_.Cancel(awaiting_timer_);
+  } else if (now_ns - awaiting_since_ns_ >= kAwaitSpinNs) {
+    reactor_.Arm(awaiting_timer_, now_ns + kAwaitLookNs);
+  }
   return any;
 }
 
@@ -241,6 +278,7 @@ bool EngineImpl::HasLater() const {
   for (const auto& fabric : fabrics_) {
     if (fabric->HasLater()) return true;
   }
+  if (!awaiting_.empty() && now_ns() - awaiting_since_ns_ < kAwaitSpinNs) return true;
   return QueuedLater();
 }
 

@@ -10,7 +10,7 @@ namespace verbena::session {
 
 LeaseGroup::~LeaseGroup() {
   VERBENA_DCHECK(live_ == 0 || !started_, "a group dies with ", live_, " leases");
-  if (notify_queued) link_.engine_impl().Forget(*this);
+  if (notify_queued || (started_ && !awaited_.empty())) link_.engine_impl().Forget(*this);
   if (started_) return;
   for (const LeaseSlot slot : slots_) link_.engine_impl().leases().Remove(slot);
 }
@@ -31,6 +31,29 @@ void LeaseGroup::Add(const memory::RegionRef& region, const std::byte* data, uin
   bytes_ += bytes;
 }
 
+void LeaseGroup::Await(const memory::ReadinessRef& after) {
+  VERBENA_DCHECK(!started_);
+  if (!after->ready()) awaited_.push_back(after);
+}
+
+bool LeaseGroup::PollReady(bool ask) {
+  absl::Status failed;
+  if (ask) {
+    for (const memory::ReadinessRef& after : awaited_) failed.Update(after->Look());
+  }
+  std::erase_if(awaited_, [](const memory::ReadinessRef& after) { return after->ready(); });
+  if (awaited_.empty()) {
+    --pending_;
+    if (pending_ == 0 && !ending_) link_.engine_impl().NotifyLater(*this);
+    return true;
+  }
+  if (ending_ || failed.ok()) return ending_;
+  awaited_.clear();
+  if (error_ == Error::kOk) error_ = Error::kFault;
+  End();
+  return true;
+}
+
 void LeaseGroup::SetAnnounced() {
   announced_ = true;
   link_.engine_impl().ExpectRelease(bytes_);
@@ -40,6 +63,10 @@ bool LeaseGroup::Start() {
   if (error_ != Error::kOk) return false;
   started_ = true;
   live_ = pending_ = slots_.size();
+  if (!awaited_.empty()) {
+    ++pending_;
+    link_.engine_impl().AwaitReady(*this);
+  }
   link_.announced_bytes += bytes_;
   link_.engine_impl().CountLeases(static_cast<int64_t>(live_));
   link_.groups.PushBack(*this);
@@ -247,6 +274,8 @@ absl::Status WhyNotLeased(Error error, absl::string_view what) {
       return absl::UnavailableError("the bulk lane stays down");
     case Error::kLinkDown:
       return absl::UnavailableError(absl::StrCat("the peer is gone, nobody can READ ", what));
+    case Error::kFault:
+      return absl::AbortedError(absl::StrCat("the device failed before it had written ", what));
     default:
       return absl::ResourceExhaustedError(absl::StrCat("the transport cannot lease ", what));
   }

@@ -59,6 +59,9 @@ class LeaseGroup : public ListNode<LeaseGroup> {
   void Add(const memory::RegionRef& region, const std::byte* data, uint64_t bytes);
   uint64_t bytes() const { return bytes_; }
   size_t count() const { return slots_.size(); }
+  // Before Start. It is not usable before that is ready; if the device fails first, it ends with
+  // kFault.
+  void Await(const memory::ReadinessRef& after);
   // False: the table is full (kLeasesMax); nothing was started.
   bool Start();
   // Whether the peer can use all of it now.
@@ -89,6 +92,9 @@ class LeaseGroup : public ListNode<LeaseGroup> {
   void OnLaneFailed();
   void OnLinkDown();
   void Notify();  // by the engine, for NotifyLater
+  // By the engine, until it says true: nothing is awaited any more. `ask`: whether the devices have
+  // failed.
+  bool PollReady(bool ask);
 
   LinkImpl& link() const { return link_; }
   bool notify_queued = false;
@@ -106,8 +112,9 @@ class LeaseGroup : public ListNode<LeaseGroup> {
   LeaseHolder& holder_;
   std::vector<LeaseSlot> slots_;
   uint64_t bytes_ = 0;
-  size_t live_ = 0;     // not ended
-  size_t pending_ = 0;  // not live yet
+  size_t live_ = 0;                            // not ended
+  size_t pending_ = 0;                         // not live yet
+  std::vector<memory::ReadinessRef> awaited_;  // one more is pending_ while there are some
   bool started_ = false;
   bool told_leased_ = false;
   bool announced_ = false;

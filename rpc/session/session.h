@@ -45,6 +45,7 @@ struct OutgoingPayload {
   memory::RegionRef region;
   const std::byte* data = nullptr;
   uint64_t bytes = 0;
+  memory::ReadinessRef after = nullptr;  // the message leaves when that has ended; null: nothing
 };
 
 // A serialised message and what travels beside it. Borrowed until the call that takes it returns,

@@ -60,7 +60,7 @@ void Slice(absl::Span<const fabric::LocalPiece> pieces, uint64_t offset, uint64_
       continue;
     }
     const uint64_t take = std::min<uint64_t>(piece.bytes - offset, bytes);
-    slice.push_back({piece.device, piece.data + offset, take});
+    slice.push_back({piece.device, piece.data + offset, take, piece.order});
     bytes -= take;
     if (bytes == 0) return;
     offset = 0;

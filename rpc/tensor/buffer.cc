@@ -90,6 +90,16 @@ Buffer Buffer::WrapReadOnly(const void* data, size_t bytes, Release release, Dev
       std::make_shared<BufferMemory>(bytes_at, bytes, device, true, std::move(release)));
 }
 
+absl::StatusOr<Buffer> Buffer::After(DeviceStream stream) const {
+  const absl::StatusOr<memory::Device*> on = memory::FindDevice(device());
+  if (!on.ok()) return on.status();
+  absl::StatusOr<memory::ReadinessRef> after = (*on)->Record({stream.handle()});
+  if (!after.ok()) return after.status();
+  Buffer buffer = *this;
+  buffer.after_ = *std::move(after);
+  return buffer;
+}
+
 Device Buffer::device() const { return memory_ == nullptr ? Device::Host() : memory_->device(); }
 bool Buffer::read_only() const { return memory_ != nullptr && memory_->read_only(); }
 

@@ -55,6 +55,8 @@ class BufferAccess {
   static absl::StatusOr<memory::RegionRef> region(const Buffer& buffer);
   // Also of read-only memory, which a lease only reads.
   static std::byte* data(const Buffer& buffer) { return buffer.data_; }
+  // What must end before the memory may be read; null: nothing.
+  static const memory::ReadinessRef& after(const Buffer& buffer) { return buffer.after_; }
   // Takes a block that was filled by READs.
   static Buffer FromBlock(memory::Block block);
   static MemoryRegistration Registration(memory::RegionRef region);

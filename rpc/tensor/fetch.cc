@@ -165,6 +165,7 @@ using TableRef = std::shared_ptr<ParcelTable>;
 absl::Status AddAllTransfers(FetchPlan& plan, const TableRef& table, const Placement& placement) {
   VERBENA_ASSIGN_OR_RETURN(std::vector<Buffer> buffers, PlaceAll(*table->payloads(), placement));
   VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(placement.device()));
+  plan.order.stream = placement.stream();
   std::vector<std::pair<uint64_t, Buffer>> results;
   for (uint64_t i = 1; i <= table->count(); ++i) {
     const ParcelSlot slot = table->Get(i);
@@ -205,6 +206,7 @@ Call<Tensor> FetchTensor(const ParcelBase& parcel, const v1::Tensor& descriptor,
   const bool lent = placement.destination() != nullptr;
   operation->StartAfter([entry = slot->entry, layout = *layout, placement, lent](FetchPlan& plan) {
     VERBENA_ASSIGN_OR_RETURN(Tensor destination, DestinationOf(layout, placement));
+    plan.order.stream = placement.stream();
     absl::Status added = AddTransfers(plan, entry, layout, destination, lent);
     plan.tensor = std::move(destination);
     return added;
@@ -251,6 +253,7 @@ Call<Buffer> ParcelBase::Fetch(const v1::Buffer& descriptor, const Placement& pl
                                                 : Buffer::Allocate(bytes, placement.device());
     if (!to.ok()) return to.status();
     VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(to->device()));
+    plan.order.stream = placement.stream();
     if (!slot.here) {
       plan.AddTransfer(slot.entry, 0, device, to->mutable_data(), bytes, lent != nullptr);
     } else if (bytes != 0) {

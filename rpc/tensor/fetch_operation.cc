@@ -116,7 +116,7 @@ void FetchOperation::Launch() {
       Transfer& transfer = transfers_.emplace_back(this);
       transfer.entry = part.entry;
       transfer.offset = part.offset;
-      transfer.pieces.push_back({part.device, part.to, part.bytes});
+      transfer.pieces.push_back({part.device, part.to, part.bytes, plan_.order});
       transfer.destination_lent = part.lent;
     }
   }

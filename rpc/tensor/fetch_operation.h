@@ -41,6 +41,7 @@ class FetchPlan {
   };
   std::vector<Part> transfers;
   std::vector<Buffer> kept;
+  memory::StreamOrder order;  // of all transfers
   Tensor tensor;
   Buffer buffer;
   // Runs once no transfer is left, in the seat, before the operation ends; its result is the

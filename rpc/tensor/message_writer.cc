@@ -51,6 +51,7 @@ absl::Status MessageWriter::AddPayload(uint64_t ticket, const Buffer& buffer, co
   payload.region = *std::move(region);
   payload.data = buffer.data();
   payload.bytes = buffer.bytes();
+  payload.after = BufferAccess::after(buffer);
   Kept kept{buffer, {}};
   const bool kernel_only = payload.region->fd() < 0 && payload.region->device().host_accessible();
   if (kernel_only && buffer.bytes() <= staged_bytes_max_) {

@@ -92,6 +92,14 @@ absl::StatusOr<Tensor> Tensor::Slice(const TensorSlice& slice) const {
   return t;
 }
 
+absl::StatusOr<Tensor> Tensor::After(DeviceStream stream) const {
+  absl::StatusOr<Buffer> after = buffer_.After(stream);
+  if (!after.ok()) return after.status();
+  Tensor t = *this;
+  t.buffer_ = *std::move(after);
+  return t;
+}
+
 absl::Status Tensor::CheckValues(DType want, size_t alignment) const {
   if (!(dtype_ == want)) {
     return absl::InvalidArgumentError(

@@ -1,7 +1,9 @@
 // Tensors on devices whose memory the CPU may not touch, sent and fetched by calls.
+#include <atomic>
 #include <cstring>
 
 #include "rpc/memory/fake_device.h"
+#include "rpc/memory/fake_stream.h"
 #include "tests/client/fixture.h"
 
 namespace verbena {
@@ -45,6 +47,7 @@ struct Giver {
                  mock.on_Infer = [this](ServerContext&, const Parcel<test::InferRequest>&,
                                         Parcel<test::InferReply>& reply) -> Task<absl::Status> {
                    reply.Attach(*reply->mutable_output(), tensor);
+                   ++calls;
                    co_return absl::OkStatus();
                  },
                  mock),
@@ -55,6 +58,7 @@ struct Giver {
     return *std::move(reply);
   }
   Tensor tensor;
+  std::atomic<int> calls{0};
   test::Inference::Mock mock;
   testing::Loopback loop;
   test::Inference::Stub stub{loop.channel()};
@@ -109,6 +113,123 @@ TEST_CASE("device memory that is not there is refused, with its address", "[clie
   REQUIRE_CODE(status, kNotFound);
   CHECK(status.message().find("test.InferRequest.input") != absl::string_view::npos);
   CHECK(status.message().find("are not of fake:0") != absl::string_view::npos);
+}
+
+// A tensor of fake:0 whose producer is queued on a stream and has not run.
+struct Produced {
+  explicit Produced(size_t count = 5000) : values(Counting(count)) {
+    tensor = *Tensor::Empty(kFloat32, Shape(static_cast<int64_t>(count)), Device::Fake(0));
+    stream.Launch([this] { Fake(0).Write(tensor.mutable_data(), values.data(), tensor.bytes()); });
+    auto later = tensor.After(DeviceStream(&stream));
+    REQUIRE_CODE(later.status(), kOk);
+    after = *std::move(later);
+  }
+  memory::FakeStream stream;
+  std::vector<float> values;
+  Tensor tensor, after;
+};
+
+TEST_CASE("a tensor leaves when its producer has ended, and nothing else waits for it",
+          "[client][device][order]") {
+  Fake(0), Fake(1);
+  for (const char* transport : {"shm", "tcp"}) {
+    INFO(transport);
+    Produced produced;
+    Giver giver(produced.after, ChannelOptions().set_require_transport(transport));
+    auto late = giver.stub.Infer(InferParcel());
+    REQUIRE(Eventually([&] { return giver.calls == 1; }));
+    // A call after it is answered before it.
+    giver.tensor = FloatTensor({7});
+    auto other = giver.Get();
+    CHECK(At(*other.Fetch(other->output()).Get(), 0) == 7);
+    CHECK_FALSE(late.done());
+    produced.stream.Finish();
+    auto reply = std::move(late).Get();
+    REQUIRE_CODE(reply.status(), kOk);
+    auto seen = reply->Fetch((*reply)->output(), Device::Fake(1)).Get();
+    REQUIRE_CODE(seen.status(), kOk);
+    CHECK((ValuesOf(Fake(1), *seen) == produced.values));
+  }
+}
+
+TEST_CASE("a request's tensor leaves when its producer has ended", "[client][device][order]") {
+  Fake(0);
+  Inference inference;
+  Produced produced;
+  Parcel<test::InferRequest> parcel;
+  parcel.Attach(*parcel->mutable_input(), *produced.after.Slice(TensorSlice(10, 20)));
+  auto call = inference.stub.Infer(parcel);
+  // Longer than the reactor polls for it.
+  absl::SleepFor(absl::Milliseconds(10));
+  CHECK_FALSE(call.done());
+  produced.stream.Finish();
+  auto reply = std::move(call).Get();
+  REQUIRE_CODE(reply.status(), kOk);
+  CHECK(At(*reply->Fetch((*reply)->output()).Get(), 3) == 2 * produced.values[13]);
+  // Once it is written, it leaves at once.
+  REQUIRE_CODE(inference.stub.Infer(parcel).Get().status(), kOk);
+}
+
+TEST_CASE("a call that waits for a producer ends when it is late or cancelled",
+          "[client][device][order]") {
+  Fake(0);
+  Inference inference;
+  Produced produced;
+  Parcel<test::InferRequest> parcel;
+  parcel.Attach(*parcel->mutable_input(), produced.after);
+  REQUIRE_CODE(inference.stub.Infer(parcel, CallOptions().set_timeout(absl::Milliseconds(20)))
+                   .Get()
+                   .status(),
+               kDeadlineExceeded);
+  { auto dropped = inference.stub.Infer(parcel); }
+  produced.stream.Finish();
+  REQUIRE_CODE(inference.stub.Infer(parcel).Get().status(), kOk);
+}
+
+TEST_CASE("a call whose tensor will never be written ends with what the device says",
+          "[client][device][order]") {
+  FakeDevice& broken = Fake(9);
+  Inference inference;
+  memory::FakeStream stream;
+  stream.Launch([] {});
+  Tensor tensor = *Tensor::Empty(kFloat32, Shape(4), Device::Fake(9));
+  Parcel<test::InferRequest> parcel;
+  parcel.Attach(*parcel->mutable_input(), *tensor.After(DeviceStream(&stream)));
+  auto call = inference.stub.Infer(parcel);
+  broken.Break(absl::AbortedError("a kernel faulted"));
+  const absl::Status status = std::move(call).Get().status();
+  REQUIRE_CODE(status, kAborted);
+  CHECK(tensor.After(DeviceStream(&stream)).status().message() == "a kernel faulted");
+  REQUIRE_CODE(FloatTensor({1}).After(DeviceStream(&stream)).status(), kUnimplemented);
+  REQUIRE_CODE(inference.stub.Infer(InferParcel()).Get().status(), kOk);
+}
+
+TEST_CASE("bytes arrive in the order of the stream that uses their destination",
+          "[client][device][order]") {
+  Fake(0), Fake(1);
+  UserTensor user(Shape(64));
+  const std::vector<float> sent = Counting(64);
+  for (const char* transport : {"shm", "tcp"}) {
+    INFO(transport);
+    Giver giver(user.tensor, ChannelOptions().set_require_transport(transport));
+    auto reply = giver.Get();
+    Tensor into = *Tensor::Empty(kFloat32, Shape(64), Device::Fake(1));
+    std::vector<float> before, after;
+    memory::FakeStream stream;
+    // What used the memory before is still at it.
+    stream.Launch([&] { before = ValuesOf(Fake(1), into); });
+    auto fetch =
+        reply.Fetch(reply->output(), Placement::Into(into).InStream(DeviceStream(&stream)));
+    absl::SleepFor(absl::Milliseconds(5));
+    CHECK_FALSE(fetch.done());
+    CHECK(ValuesOf(Fake(1), into) == std::vector<float>(64));
+    stream.Finish();
+    REQUIRE_CODE(std::move(fetch).Get().status(), kOk);
+    stream.Launch([&] { after = ValuesOf(Fake(1), into); });
+    stream.Finish();
+    CHECK(before == std::vector<float>(64));
+    CHECK(after == sent);
+  }
 }
 
 }  // namespace

@@ -194,7 +194,7 @@ void Transfers::BeginMapped(uint32_t index, const memory::Mapping& mapping, uint
     // Whichever end is not the host's knows how to reach both.
     memory::Device* device =
         mapping.device->host_accessible() ? t.pieces[i].device : mapping.device;
-    if (EngineFor(*device).Copy(index, run, {})) {
+    if (EngineFor(*device).Copy(index, run, t.pieces[i].order)) {
       ++t.outstanding;
     } else {
       t.error = Error::kNoMemory;

@@ -93,7 +93,7 @@ bool BulkOwner::BeginStaged(const Request& request, const LeaseTable::Row& row) 
   job.lane = lane_;
   job.lease = row.slot;
   job.bounce = bounce_;
-  if (!copies_.Start(row.region->device(), {&piece, 1}, job)) return false;
+  if (!copies_.Start(row.region->device(), {&piece, 1}, {}, job)) return false;
   leases_.BeginCopy(row.slot);
   lease_ = row.slot;
   sending_ = staging_ = true;

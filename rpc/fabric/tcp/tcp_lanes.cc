@@ -197,7 +197,7 @@ bool TcpFabric::PollCopies() {
     job.lane = waiting.end->lane;
     job.read = read.slot;
     job.bounce = read.bounce;
-    if (!copies_.Start(*read.device, pieces, job)) break;
+    if (!copies_.Start(*read.device, pieces, read.pieces[0].order, job)) break;
     uncopied_.pop_front();
   }
   copies_.Poll([this](const DeviceCopies::Job& job, bool ok) { OnCopied(job, ok); });

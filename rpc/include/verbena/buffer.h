@@ -19,8 +19,9 @@
 namespace verbena {
 
 namespace memory {
+class Readiness;
 class Region;
-}
+}  // namespace memory
 namespace internal {
 class BufferMemory;
 class BufferAccess;
@@ -55,6 +56,10 @@ class Buffer {
   bool read_only() const;
   // A part that shares the memory. OUT_OF_RANGE names the range and bytes().
   absl::StatusOr<Buffer> Slice(size_t offset, size_t bytes) const;
+  // The same memory of a GPU, written by work that is queued on `stream` now: peers are told of it
+  // when that has ended, and nobody waits for it before. Replaces what was said before. Any thread;
+  // some microseconds. UNIMPLEMENTED: host memory; ABORTED, DATA_LOSS: the GPU has failed.
+  absl::StatusOr<Buffer> After(DeviceStream stream) const;
   // How many Buffers and Tensors share the memory, leases counted; 0 without memory. A hint while
   // others copy.
   long use_count() const { return memory_.use_count(); }
@@ -64,6 +69,7 @@ class Buffer {
   std::shared_ptr<internal::BufferMemory> memory_;
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
+  std::shared_ptr<const memory::Readiness> after_;  // null: it is written
 };
 
 // Memory of yours that the library may keep registered with NICs and other domains. Move-only;

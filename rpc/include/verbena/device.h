@@ -1,5 +1,5 @@
 #pragma once
-// Device: where memory is. A value, cheap to copy.
+// Device: where memory is. DeviceStream: a queue of a GPU's work. Values, cheap to copy.
 #include <cstdint>
 
 namespace verbena {
@@ -27,6 +27,21 @@ class Device {
   constexpr Device(Kind kind, int index) : kind_(kind), index_(index) {}
   Kind kind_ = Kind::kHost;
   int index_ = 0;
+};
+
+// A cudaStream_t or CUstream, of whatever made it; null is CUDA's default stream. Not the owner: it
+// stays yours, and must live until what was given it has ended.
+class DeviceStream {
+ public:
+  explicit DeviceStream(void* handle)
+      : handle_(handle == nullptr ? reinterpret_cast<void*>(kDefault) : handle) {}
+
+  // Never null.
+  void* handle() const { return handle_; }
+
+ private:
+  static constexpr uintptr_t kDefault = 1;  // CU_STREAM_LEGACY
+  void* handle_;
 };
 
 }  // namespace verbena

@@ -38,7 +38,17 @@ class Placement {
     return p;
   }
 
+  // Into memory of a GPU that the work queued on `stream` uses: bytes arrive after what is queued
+  // there when they come, and what is queued there once the fetch has ended sees them.
+  Placement& InStream(DeviceStream stream) & {
+    stream_ = stream.handle();
+    return *this;
+  }
+  Placement InStream(DeviceStream stream) && { return std::move(InStream(stream)); }
+
   Device device() const { return device_; }
+  // Null: none.
+  void* stream() const { return stream_; }
   // Null: no destination was given for it.
   const Tensor* destination(size_t ordinal = 0) const {
     return into_ != nullptr && ordinal < into_->size() ? &(*into_)[ordinal] : nullptr;
@@ -47,6 +57,7 @@ class Placement {
 
  private:
   Device device_;
+  void* stream_ = nullptr;
   std::shared_ptr<const std::vector<Tensor>> into_;
 };
 

@@ -103,6 +103,10 @@ class Tensor {
   // a type below a byte and a part that does not begin on a byte.
   absl::StatusOr<Tensor> Slice(const TensorSlice& slice) const;
 
+  // As Buffer::After: its producer is queued on `stream` now.
+  //   producer<<<grid, block, 0, stream>>>(t.mutable_data(), ...);
+  //   reply.Attach(*reply->mutable_output(), *t.After(verbena::DeviceStream(stream)));
+  absl::StatusOr<Tensor> After(DeviceStream stream) const;
   // All elements in row-major order, valid while this tensor or a copy lives. FAILED_PRECONDITION:
   // not host memory, not contiguous, misaligned for T, or (Mutable) read-only; INVALID_ARGUMENT: T
   // is not dtype().
