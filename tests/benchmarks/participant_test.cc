@@ -6,6 +6,7 @@
 #include "benchmarks/harness/report.h"
 #include "benchmarks/harness/runner.h"
 #include "tests/catch.h"
+#include "tests/transports.h"
 
 namespace verbena::benchmarks {
 namespace {
@@ -51,7 +52,7 @@ TEST_CASE("a ping-pong between two processes is measured in interleaved windows"
   row.name = "ping";
   row.payload_bytes = 32;
   row.same_core = true;  // works on one core too; its class does not depend on the line
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     row.transport = transport;
     row.ours = Raw("ping_pong");
     row.peers = {Raw("ping_pong")};

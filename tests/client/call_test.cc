@@ -6,6 +6,7 @@
 
 #include "google/protobuf/arena.h"
 #include "tests/client/fixture.h"
+#include "tests/transports.h"
 
 namespace verbena {
 namespace {
@@ -372,7 +373,7 @@ TEST_CASE("an application can require a transport", "[client][channel]") {
     return Channel::Create(greeter.loop.server().address(),
                            ChannelOptions().set_require_transport(name));
   };
-  for (const char* name : {"shm", "tcp"}) {
+  for (const std::string& name : TestTransports()) {
     auto channel = with(name);
     auto call = test::Greeter::Stub(channel).SayHello(RequestFor("a"));
     REQUIRE(call.Get().ok());

@@ -5,6 +5,7 @@
 #include "rpc/memory/fake_device.h"
 #include "rpc/memory/fake_stream.h"
 #include "tests/client/fixture.h"
+#include "tests/transports.h"
 
 namespace verbena {
 namespace {
@@ -68,7 +69,7 @@ TEST_CASE("a tensor of a user's device memory is fetched to every place", "[clie
   Fake(0), Fake(1);
   UserTensor user(Shape(100, 50));
   const std::vector<float> sent = Counting(5000);
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     Giver giver(user.tensor, ChannelOptions().set_require_transport(transport));
     auto reply = giver.Get();
@@ -93,7 +94,7 @@ TEST_CASE("a tensor of a user's device memory is fetched to every place", "[clie
 TEST_CASE("host tensors are fetched onto a device", "[client][device]") {
   Fake(1);
   const std::vector<float> sent = Counting(70000);
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     Giver giver(FloatTensor(sent), ChannelOptions().set_require_transport(transport));
     auto reply = giver.Get();
     auto device = reply.Fetch(reply->output(), Device::Fake(1)).Get();

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "tests/catch.h"
 #include "tests/client/fixture.h"
+#include "tests/transports.h"
 #include "verbena/verbena.h"
 
 namespace verbena {
@@ -131,7 +132,7 @@ TEST_CASE("trailing metadata that breaks the rules is the handler's mistake, and
     }
     return absl::OkStatus();
   };
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     testing::Loopback loop(greeter.mock, ChannelOptions().set_require_transport(transport));
     test::Greeter::Stub stub(loop.channel());
     const auto status_of = [&](const char* what) {

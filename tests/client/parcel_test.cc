@@ -6,6 +6,7 @@
 
 #include "nested.verbena_mock.h"
 #include "tests/client/fixture.h"
+#include "tests/transports.h"
 
 namespace verbena {
 namespace {
@@ -315,7 +316,7 @@ TEST_CASE("large tensors arrive intact, whole and in parts", "[client][parcel]")
     reply.Attach(*reply->mutable_output(), input);
     co_return absl::OkStatus();
   };
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     auto channel = Channel::Create(inference.loop.server().address(),
                                    ChannelOptions().set_require_transport(transport));
     test::Inference::Stub stub(channel);
@@ -353,7 +354,7 @@ TEST_CASE("parts of a tensor above 4 GiB are fetched from where they are", "[cli
     reply.Attach(*reply->mutable_output(), large);
     return absl::OkStatus();
   };
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     test::Inference::Stub stub(Channel::Create(inference.loop.server().address(),
                                                ChannelOptions().set_require_transport(transport)));
@@ -378,7 +379,7 @@ TEST_CASE("large messages go by READ both ways", "[client][parcel]") {
     reply.set_text(request.name());
     return absl::OkStatus();
   };
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     auto channel = Channel::Create(greeter.loop.server().address(),
                                    ChannelOptions().set_require_transport(transport));
     test::Greeter::Stub stub(channel);

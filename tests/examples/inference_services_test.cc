@@ -10,6 +10,7 @@
 #include "examples/03_inference/weights_service.h"
 #include "tests/catch.h"
 #include "tests/examples/temporary_file.h"
+#include "tests/transports.h"
 #include "verbena/testing.h"
 
 namespace verbena::examples {
@@ -135,7 +136,7 @@ TEST_CASE("a file that is truncated while it is pulled fails that pull and nothi
   constexpr uint64_t bytes = uint64_t{4} << 20;
   const std::string header = absl::StrCat(R"({"t":{"dtype":"U8","shape":[)", bytes,
                                           R"(],"data_offsets":[0,)", bytes, "]}}");
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     TemporaryFile temporary(LittleEndian(header.size()) + header);
     temporary.Truncate(8 + header.size() + bytes);
     WeightsService weights(OpenOrFail(temporary.path()));

@@ -10,6 +10,7 @@
 #include "tests/catch.h"
 #include "tests/session/bootstrap_fakes.h"
 #include "tests/session/full_pool.h"
+#include "tests/transports.h"
 
 namespace verbena::session {
 namespace {
@@ -48,7 +49,7 @@ TEST_CASE("real fabrics are set up and proved by the real engine", "[bootstrap][
   auto listener = Listener::Listen(listen, {server.engine.get()}, sink).value();
   ConnectOptions options;
   options.address = listener->address();
-  for (const char* name : {"shm", "tcp"}) {
+  for (const std::string& name : TestTransports()) {
     if (client.engine->FindFabric(name) == nullptr) continue;
     options.transports = {name};
     const absl::StatusOr<Link*> link = ConnectNow(*client.engine, options, owner);

@@ -10,6 +10,7 @@
 #include "tests/catch.h"
 #include "tests/system/process.h"
 #include "tests/time_bounds.h"
+#include "tests/transports.h"
 #include "verbena/verbena.h"
 
 namespace verbena::system_test {
@@ -64,7 +65,7 @@ double KillUnderCalls(const std::string& transport, size_t count) {
 
 TEST_CASE("kill -9 of a server ends each of its calls once, at once, with UNAVAILABLE",
           "[system]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     for (const size_t count : {1, 100, 1000}) {
       const std::string what = absl::StrCat("kill -9 under ", count, " calls, ", transport);
       const double best_ms =
@@ -101,7 +102,7 @@ class Unconcerned {
 };
 
 TEST_CASE("the death of one server is not noticed by calls to another", "[system]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     ServerPeer other;
     Unconcerned unconcerned(other, transport);
     unconcerned.Expect();
@@ -155,7 +156,7 @@ double KillUnderReads(const std::string& transport, int& interrupted) {
 }
 
 TEST_CASE("kill -9 of a server under READs ends them, and its successor is found", "[system]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     const std::string what = absl::StrCat("kill -9 under READs, ", transport);
     const double best_ms = BestMs(what.c_str(), kDeathMs, [&] {
@@ -184,7 +185,7 @@ int64_t Number(const std::map<std::string, std::string>& fields, const char* nam
 }
 
 TEST_CASE("kill -9 of the owner while the reader still makes memory for its READ", "[system]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     const double best_ms =
         BestMs(absl::StrCat("kill -9 of an owner, 1 GiB not there yet, ", transport).c_str(),
@@ -206,7 +207,7 @@ TEST_CASE("kill -9 of the owner while the reader still makes memory for its READ
 }
 
 TEST_CASE("kill -9 of a client while its server still makes memory to READ it", "[system]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     const double best_ms =
         BestMs(absl::StrCat("kill -9 of a client, 1 GiB not there yet, ", transport).c_str(),

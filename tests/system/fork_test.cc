@@ -9,6 +9,7 @@
 #include "peer.verbena.h"
 #include "tests/catch.h"
 #include "tests/system/process.h"
+#include "tests/transports.h"
 #include "verbena/verbena.h"
 
 namespace verbena::system_test {
@@ -35,7 +36,7 @@ int InChild(const std::shared_ptr<Channel>& channel, Call<test::HoldReply>& held
 }
 
 TEST_CASE("a forked child gets clear errors; its parent's links live on", "[system][fork]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     ServerPeer server;
     const auto channel = server.ChannelOver(transport);
@@ -68,7 +69,7 @@ struct Orphan {
 
 TEST_CASE("a client's death is seen at once although a forked child of it lives",
           "[system][fork]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     ServerPeer server;
     ClientPeer client(server.address(), transport);
@@ -91,7 +92,7 @@ TEST_CASE(
     "a server's death is seen at once although a forked child of it lives, and its address "
     "is free",
     "[system][fork]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     auto server = std::make_unique<ServerPeer>();
     const std::string address = server->address();

@@ -9,6 +9,7 @@
 #include "tests/catch.h"
 #include "tests/system/process.h"
 #include "tests/time_bounds.h"
+#include "tests/transports.h"
 #include "verbena/verbena.h"
 
 namespace verbena::system_test {
@@ -25,7 +26,7 @@ double MsSince(absl::Time then) { return absl::ToDoubleMilliseconds(absl::Now() 
 TEST_CASE("kill -9 of a client in each stage of its handshake leaves nothing, at once",
           "[system][kill]") {
   ServerPeer server;
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     for (const std::string stage : {"connected", "greeted", "beside", "opened"}) {
       if (transport == "tcp" && stage == "beside") continue;
       const std::string what =
@@ -67,7 +68,7 @@ TEST_CASE("kill -9 of a client in each stage of its handshake leaves nothing, at
 
 TEST_CASE("kill -9 of a server in each stage of a handshake ends the calls that wait for it",
           "[system][kill]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     for (const std::string stage : {"connected", "greeted", "opened"}) {
       const std::string what =
           absl::StrCat("kill -9 of a server whose handshake is ", stage, ", ", transport);

@@ -9,6 +9,7 @@
 #include "tests/catch.h"
 #include "tests/system/process.h"
 #include "tests/time_bounds.h"
+#include "tests/transports.h"
 #include "verbena/verbena.h"
 
 namespace verbena::system_test {
@@ -33,7 +34,7 @@ struct Clients {
 
 TEST_CASE("kill -9 of a server that has not answered HELLO ends its clients' calls at once",
           "[system]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     const double best_ms = BestMs(("kill -9 in handshakes, " + transport).c_str(), kDeathMs, [&] {
       ServerPeer server;
       server.Stop();  // the kernel takes connections for it, and their HELLOs
@@ -57,7 +58,7 @@ TEST_CASE("kill -9 of a server that has not answered HELLO ends its clients' cal
 TEST_CASE("kill -9 of a server at any moment of handshakes leaves nothing at its clients",
           "[system]") {
   std::mt19937 random(20261130);
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     size_t before = 0;
     for (int round = 0; round < 12; ++round) {

@@ -10,6 +10,7 @@
 #include "tests/catch.h"
 #include "tests/system/process.h"
 #include "tests/system/rogue.h"
+#include "tests/transports.h"
 
 namespace verbena::system_test {
 namespace {
@@ -104,7 +105,7 @@ int Logged(ServerPeer& server, const std::string& words) {
 
 TEST_CASE("a peer that floods a link beyond its credits loses that link, for a reason that is said",
           "[system][hostile]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     Watched watched;
     for (int i = 0; i < 3; ++i) {
@@ -123,7 +124,7 @@ TEST_CASE("a peer that floods a link beyond its credits loses that link, for a r
 TEST_CASE("a peer that sends random records on a proved link loses that link, and nobody else does",
           "[system][hostile]") {
   constexpr int kLinks = 20;
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     Watched watched;
     int closed = 0;
@@ -160,7 +161,7 @@ TEST_CASE("two thousand connections that come and go leave nothing", "[system][h
 
 TEST_CASE("a client that stops reading large replies costs a bounded amount of memory",
           "[system][hostile]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     Watched watched;
     ClientPeer stuck(watched.server.address(), transport);

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/catch.h"
 #include "tests/system/process.h"
+#include "tests/transports.h"
 
 namespace verbena::system_test {
 namespace {
@@ -15,7 +16,7 @@ double CpuShare(const Peer& peer, absl::Duration time) {
 }
 
 TEST_CASE("a server and a client that were busy and are idle use no processor", "[system][idle]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     ServerPeer server;
     ClientPeer client(server.address(), transport);
@@ -36,7 +37,7 @@ TEST_CASE("a server and a client that were busy and are idle use no processor", 
 }
 
 TEST_CASE("a thousand idle connections cost a server little", "[system][idle]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     ServerPeer server("127.0.0.1:0", {"handshake_ms", "2000"});
     ClientPeer client(server.address(), transport), caller(server.address(), transport);

@@ -6,6 +6,7 @@
 #include "tests/catch.h"
 #include "tests/system/process.h"
 #include "tests/time_bounds.h"
+#include "tests/transports.h"
 
 namespace verbena::system_test {
 namespace {
@@ -95,7 +96,7 @@ double KillUnder(const std::string& transport, const std::string& load, int roun
 }
 
 TEST_CASE("kill -9 of a client under unary calls", "[system][kill]") {
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     const double took_ms = KillUnder(transport, "echo 64", 5, 50);
     CHECK(took_ms <= kDeathMs * kSlowdown);
@@ -103,7 +104,7 @@ TEST_CASE("kill -9 of a client under unary calls", "[system][kill]") {
 }
 
 TEST_CASE("kill -9 of a client whose tensor is being READ", "[system][kill]") {
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     const double took_ms = KillUnder(transport, absl::StrCat("take 2 ", kTensorBytes), 3, 100);
     CHECK(took_ms <= kDeathMs * kSlowdown);
@@ -111,7 +112,7 @@ TEST_CASE("kill -9 of a client whose tensor is being READ", "[system][kill]") {
 }
 
 TEST_CASE("kill -9 of a client that READs a tensor", "[system][kill]") {
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     const double took_ms = KillUnder(transport, absl::StrCat("give 1 ", kTensorBytes), 3, 100);
     CHECK(took_ms <= kDeathMs * kSlowdown);

@@ -7,6 +7,7 @@
 #include "peer.verbena.h"
 #include "tests/catch.h"
 #include "tests/system/process.h"
+#include "tests/transports.h"
 #include "verbena/verbena.h"
 
 namespace verbena::system_test {
@@ -14,7 +15,7 @@ namespace {
 
 TEST_CASE("a server without memory refuses payloads with RESOURCE_EXHAUSTED, and lives on",
           "[system][limits]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     ServerPeer server;
     ClientPeer client(server.address(), transport);
@@ -37,7 +38,7 @@ constexpr uint64_t kTooMuch = 128 << 20;
 
 TEST_CASE("a server whose memory is limited refuses what does not fit, naming the limit",
           "[system][limits]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     ServerPeer server("127.0.0.1:0", {"memory", absl::StrCat(kLimit)});
     ClientPeer client(server.address(), transport);
@@ -61,7 +62,7 @@ TEST_CASE("a server whose memory is limited refuses what does not fit, naming th
 
 TEST_CASE("a client whose memory is limited gets no more than fits, naming the limit",
           "[system][limits]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     ServerPeer server;
     ClientPeer client(server.address(), transport,
@@ -83,7 +84,7 @@ TEST_CASE("a client whose memory is limited gets no more than fits, naming the l
 
 TEST_CASE("a reply's tensors that nobody fetches in time go back to the server",
           "[system][limits]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     ServerPeer server("127.0.0.1:0", {"lease_ms", "200"});
     test::Peer::Stub stub(server.ChannelOver(transport));
@@ -111,7 +112,7 @@ TEST_CASE("an allocation beyond the pool's limit names it", "[system][limits]") 
 
 TEST_CASE("more calls than may be open wait at the client, within their deadlines",
           "[system][limits]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     constexpr size_t kOpen = limits::kOpenCallsMax;
     ServerPeer server;

@@ -6,12 +6,13 @@
 #include "absl/strings/numbers.h"
 #include "tests/catch.h"
 #include "tests/system/process.h"
+#include "tests/transports.h"
 
 namespace verbena::system_test {
 namespace {
 
 TEST_CASE("eight clients at full rate get about the same", "[system][many]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     ServerPeer server;
     std::vector<std::unique_ptr<ClientPeer>> clients;

@@ -9,6 +9,7 @@
 #include "tests/catch.h"
 #include "tests/system/process.h"
 #include "tests/time_bounds.h"
+#include "tests/transports.h"
 #include "verbena/verbena.h"
 
 namespace verbena::system_test {
@@ -52,7 +53,7 @@ TEST_CASE("kill -9 of an owner while its lane is made again ends what waits for 
 }
 
 TEST_CASE("kill -9 of a server that drains ends the calls that it let finish", "[system][kill]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     const std::string what = absl::StrCat("kill -9 of a draining server, ", transport);
     INFO(what);
     const double best_ms = BestMs(what.c_str(), kDeathMs, [&] {
@@ -78,7 +79,7 @@ TEST_CASE("kill -9 of a server that drains ends the calls that it let finish", "
 }
 
 TEST_CASE("kill -9 of the clients that a drain waits for ends the drain", "[system][kill]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     for (const std::string load : {"hold", "give"}) {
       const std::string what = absl::StrCat("kill -9 under a drain, ", load, ", ", transport);
       INFO(what);

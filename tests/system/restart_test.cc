@@ -4,13 +4,14 @@
 
 #include "tests/catch.h"
 #include "tests/system/process.h"
+#include "tests/transports.h"
 
 namespace verbena::system_test {
 namespace {
 
 TEST_CASE("drain and restart under traffic: each call ends with a status, clients reconnect",
           "[system][restart]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     auto server = std::make_unique<ServerPeer>();
     const std::string address = server->address();
@@ -41,7 +42,7 @@ TEST_CASE("drain and restart under traffic: each call ends with a status, client
 
 TEST_CASE("kill and restart under traffic: calls end with UNAVAILABLE, clients reconnect",
           "[system][restart]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     auto server = std::make_unique<ServerPeer>();
     const std::string address = server->address();

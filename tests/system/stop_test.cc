@@ -5,6 +5,7 @@
 #include "peer.verbena.h"
 #include "tests/catch.h"
 #include "tests/system/process.h"
+#include "tests/transports.h"
 #include "verbena/verbena.h"
 
 namespace verbena::system_test {
@@ -14,7 +15,7 @@ const absl::Duration kLate = absl::Milliseconds(500 * kSlowdown);  // the promis
 
 TEST_CASE("deadlines end the calls to a stopped server, which goes on afterwards",
           "[system][stop]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     ServerPeer server;
     test::Peer::Stub stub(server.ChannelOver(transport));
@@ -43,7 +44,7 @@ TEST_CASE("deadlines end the calls to a stopped server, which goes on afterwards
 
 TEST_CASE("a stopped reader does not hold memory past the deadline, and learns of it",
           "[system][stop]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     ServerPeer server;
     test::Peer::Stub stub(server.ChannelOver(transport));
@@ -85,7 +86,7 @@ TEST_CASE("a stopped reader does not hold memory past the deadline, and learns o
 
 TEST_CASE("a client that is stopped with replies unread does not delay others, nor a drain",
           "[system][stop]") {
-  for (const std::string transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     ServerPeer server;
     ClientPeer stopped(server.address(), transport);

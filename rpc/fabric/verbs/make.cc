@@ -77,7 +77,6 @@ absl::StatusOr<std::unique_ptr<Fabric>> Make(const MakeOptions& make) {
   options.batch = !IsOff("VERBENA_VERBS_BATCH");
   options.traffic_class = SmallNumber("VERBENA_VERBS_TRAFFIC_CLASS", 255);
   options.service_level = SmallNumber("VERBENA_VERBS_SERVICE_LEVEL", 15);
-  VERBENA_LOG(kInfo, "verbs: ", options.port.why);
   absl::StatusOr<std::unique_ptr<VerbsFabric>> fabric = VerbsFabric::Create(options);
   if (!fabric.ok()) return fabric.status();
   return std::unique_ptr<Fabric>(*std::move(fabric));
