@@ -6,6 +6,7 @@ machine has a name that another guest could take. QEMU dies with the process tha
 import base64
 import os
 import re
+import resource
 import secrets
 import shlex
 import socket
@@ -80,6 +81,8 @@ class Machine:
             "index": self.index, "count": options.guests, "nics": options.nics, "token": self.token.decode(),
             "probe": "yes" if probe else "", "interactive": "yes" if options.interactive else "",
             "rows": size.lines, "columns": size.columns, "tree": ROOT, "folder_of_command": os.getcwd(),
+            # As many as here, of those that a kernel allows.
+            "files": min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] % (1 << 64), 1 << 20),
             "writable": " ".join(base64.b64encode(folder.encode()).decode() for folder in options.writable),
         }
         with open(self._path("settings"), "w") as file:
