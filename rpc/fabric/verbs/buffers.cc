@@ -17,8 +17,8 @@ absl::StatusOr<std::unique_ptr<FrameMemory>> FrameMemory::Create(ibv_pd* pd, uin
                                                                  int node) {
   absl::StatusOr<std::shared_ptr<memory::Slab>> slab = memory::Slab::Create(bytes, node);
   if (!slab.ok()) return slab.status();
-  absl::StatusOr<ibv_mr*> mr =
-      Made("ibv_reg_mr", ibv_reg_mr(pd, (*slab)->base(), bytes, IBV_ACCESS_LOCAL_WRITE));
+  const int access = IBV_ACCESS_LOCAL_WRITE;  // an int: the macro below mixes enumerations
+  absl::StatusOr<ibv_mr*> mr = Made("ibv_reg_mr", ibv_reg_mr(pd, (*slab)->base(), bytes, access));
   if (!mr.ok()) return mr.status();
   return std::unique_ptr<FrameMemory>(new FrameMemory(*std::move(slab), *mr));
 }

@@ -116,8 +116,8 @@ class DeviceList {
     device->numa_node_ = NumaNodeOf(name);
     device->limits_ = *limits;
     devices_.push_back(device);
-    // What a child keeps lives on after this process: its mappings of queues keep the device open as
-    // well, until it execs or ends, as base/fork.h asks of it.
+    // What a child keeps lives on after this process: its mappings of queues keep the device open
+    // as well, until it execs or ends, as base/fork.h asks of it.
     CloseInForkChild(context->cmd_fd);
     CloseInForkChild(context->async_fd);
     return {};
