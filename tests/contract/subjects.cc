@@ -1,11 +1,11 @@
 #include "rpc/fabric/shm/shm_fabric.h"
 #include "rpc/fabric/sim/network.h"
 #include "rpc/fabric/tcp/tcp_fabric.h"
-#include "rpc/fabric/verbs/verbs_fabric.h"
 #include "tests/contract/fabric_contract.h"
 #include "tests/contract/lane_listener.h"
 #include "tests/contract/plain_device.h"
 #include "tests/contract/setup_thread.h"
+#include "tests/contract/verbs_subjects.h"
 
 namespace verbena::contract {
 namespace {
@@ -60,47 +60,6 @@ Subject Tcp() {
   return subject;
 }
 
-struct VerbsWay {
-  const char* name;
-  fabric::Revocation revocation;
-  bool srq;
-};
-
-Subject Verbs(const VerbsWay& way) {
-  Subject subject;
-  subject.name = way.name;
-  const absl::StatusOr<fabric::verbs::PortAddress> port =
-      fabric::verbs::ChoosePort(-1, fabric::verbs::PortFilter::FromEnvironment());
-  if (!port.ok()) {
-    subject.skip = std::string(port.status().message());
-    return subject;
-  }
-  if (way.revocation == fabric::Revocation::kWindow && !port->device->limits().windows_2b) {
-    subject.skip = "the device has no memory windows";
-  }
-  fabric::verbs::VerbsOptions options;
-  options.port = *port;
-  options.revocation = way.revocation;
-  options.srq = way.srq;
-  options.links_max = 256;
-  subject.make = [options](std::unique_ptr<fabric::Fabric>& client,
-                           std::unique_ptr<fabric::Fabric>& server, std::shared_ptr<void>& keep) {
-    auto setup = std::make_shared<SetupThread>();
-    fabric::verbs::VerbsOptions with = options;
-    with.post_setup = [&thread = *setup](SetupThread::Job job) { thread.Post(std::move(job)); };
-    for (std::unique_ptr<fabric::Fabric>* end : {&client, &server}) {
-      absl::StatusOr<std::unique_ptr<fabric::verbs::VerbsFabric>> made =
-          fabric::verbs::VerbsFabric::Create(with);
-      INFO(made.status().ToString());
-      REQUIRE(made.ok());
-      *end = *std::move(made);
-    }
-    setup->Settle();  // the domain knows the slabs to come
-    keep = setup;
-  };
-  return subject;
-}
-
 std::vector<Subject> MakeSubjects() {
   std::vector<Subject> subjects;
   fabric::sim::NetworkOptions options;
@@ -115,10 +74,7 @@ std::vector<Subject> MakeSubjects() {
   subjects.push_back(Sim("sim by lane", options));
   subjects.push_back(Shm());
   subjects.push_back(Tcp());
-  subjects.push_back(Verbs({"verbs by window", fabric::Revocation::kWindow, true}));
-  subjects.push_back(Verbs({"verbs by registration", fabric::Revocation::kLeaseMr, true}));
-  subjects.push_back(Verbs({"verbs by lane", fabric::Revocation::kLane, true}));
-  subjects.push_back(Verbs({"verbs without SRQ", fabric::Revocation::kLeaseMr, false}));
+  for (Subject& subject : VerbsSubjects()) subjects.push_back(std::move(subject));
   return subjects;
 }
 
