@@ -19,16 +19,17 @@ using test_bounds::BestMs;
 using test_bounds::kDeathMs;
 
 // More than the descriptors that a server may make meanwhile for itself.
-constexpr int kVictims = 8;
+constexpr int kVictims = 4;
 
 double MsSince(absl::Time then) { return absl::ToDoubleMilliseconds(absl::Now() - then); }
 
 TEST_CASE("kill -9 of a client in each stage of its handshake leaves nothing, at once",
           "[system][kill]") {
-  ServerPeer server;
+  // Longer than all victims take to get there: their end is to be seen, not their deadline.
+  ServerPeer server("127.0.0.1:0", {"handshake_ms", std::to_string(10'000 * kSlowdown)});
   for (const std::string& transport : TestTransports()) {
     for (const std::string stage : {"connected", "greeted", "beside", "opened"}) {
-      if (transport == "tcp" && stage == "beside") continue;
+      if (transport != "shm" && stage == "beside") continue;
       const std::string what =
           absl::StrCat("kill -9 of a client whose handshake is ", stage, ", ", transport);
       INFO(what);
@@ -47,8 +48,8 @@ TEST_CASE("kill -9 of a client in each stage of its handshake leaves nothing, at
         for (int i = 0; i < kVictims; ++i) {
           victims.push_back(std::make_unique<Peer>(
               std::vector<std::string>{"half_client", stage, server.address(), transport}));
-          REQUIRE(victims.back()->Read() == "there");
         }
+        for (const auto& victim : victims) REQUIRE(victim->Read() == "there");
         // The server has them.
         REQUIRE(Within(absl::Seconds(1), [&] {
           return server.state().descriptors >= before.descriptors + kVictims;

@@ -51,7 +51,7 @@ struct Watched {
 };
 
 TEST_CASE("peers that connect and say nothing are dropped at the handshake's deadline",
-          "[system][hostile]") {
+          "[system][hostile][socket]") {
   Watched watched;
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 50; ++i) silent.push_back(ConnectTo(watched.server.address()));
@@ -61,7 +61,7 @@ TEST_CASE("peers that connect and say nothing are dropped at the handshake's dea
   watched.ExpectNothingLeft();
 }
 
-TEST_CASE("garbage ends the connection that brings it", "[system][hostile]") {
+TEST_CASE("garbage ends the connection that brings it", "[system][hostile][socket]") {
   Watched watched;
   std::mt19937 random(20260801);
   std::vector<UniqueFd> open;
@@ -85,7 +85,7 @@ TEST_CASE("garbage ends the connection that brings it", "[system][hostile]") {
 }
 
 TEST_CASE("a stranger who floods instead of a handshake ends only its own connection",
-          "[system][hostile]") {
+          "[system][hostile][socket]") {
   Watched watched;
   const UniqueFd fd = ConnectTo(watched.server.address());
   const std::string flood(1 << 20, 'V');
@@ -138,7 +138,7 @@ TEST_CASE("a peer that sends random records on a proved link loses that link, an
 }
 
 TEST_CASE("a peer that floods the ring of a proved link loses that link, and nobody else does",
-          "[system][hostile]") {
+          "[system][hostile][shm]") {
   const int kLinks = kSlowdown > 1 ? 2 : 5;
   Watched watched;
   int closed = 0;
@@ -150,7 +150,7 @@ TEST_CASE("a peer that floods the ring of a proved link loses that link, and nob
   watched.ExpectNothingLeft();
 }
 
-TEST_CASE("two thousand connections that come and go leave nothing", "[system][hostile]") {
+TEST_CASE("two thousand connections that come and go leave nothing", "[system][hostile][socket]") {
   Watched watched;
   for (int i = 0; i < 2000; ++i) {
     const UniqueFd fd = ConnectTo(watched.server.address());

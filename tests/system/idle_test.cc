@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "rpc/base/limits.h"
 #include "tests/catch.h"
 #include "tests/system/process.h"
 #include "tests/transports.h"
@@ -36,33 +37,39 @@ TEST_CASE("a server and a client that were busy and are idle use no processor", 
   }
 }
 
-TEST_CASE("a thousand idle connections cost a server little", "[system][idle]") {
+TEST_CASE("many idle connections cost a server little", "[system][idle]") {
   for (const std::string& transport : TestTransports()) {
     INFO(transport);
+    // A thousand; soft-RoCE carries a quarter of that. Over verbs each has its receives in memory.
+    const bool verbs = transport == "verbs";
+    const size_t count = verbs ? 200 : 1000;
+    const double kib_max = 64 + (verbs ? 8.0 * (limits::kVerbsWindowFrames + 1) : 0);
     ServerPeer server("127.0.0.1:0", {"handshake_ms", "2000"});
     ClientPeer client(server.address(), transport), caller(server.address(), transport);
     REQUIRE(Fields(client.Ask("connect 10"))["good"] == "10");
     REQUIRE(Fields(caller.Ask("echo 100"))["bad"] == "0");
     const Peer::Memory before = server.memory();
     const size_t descriptors = server.descriptors();
-    const std::string connected = client.Ask("connect 1000", absl::Seconds(100));
+    const std::string connected =
+        client.Ask(absl::StrCat("connect ", count), absl::Seconds(100) * (verbs ? kSlowdown : 1));
     INFO(connected);
-    REQUIRE(Fields(connected)["good"] == "1000");
+    REQUIRE(Fields(connected)["good"] == absl::StrCat(count));
     // A client's end may be up a little before the server's.
-    REQUIRE(Within(absl::Seconds(5), [&] { return server.state().links == 1012 - 1; }));
+    REQUIRE(Within(absl::Seconds(5), [&] { return server.state().links == 10 + 1 + count; }));
     absl::SleepFor(absl::Milliseconds(2500));  // the deadlines of the handshakes are over
     const Peer::Memory now = server.memory();
-    const double resident = (now.resident - before.resident) / 1000 / 1024;
-    const double proportional = (now.proportional - before.proportional) / 1000 / 1024;
+    const auto each = static_cast<double>(count);
+    const double resident = (now.resident - before.resident) / each / 1024;
+    const double proportional = (now.proportional - before.proportional) / each / 1024;
     const double share = CpuShare(server, absl::Seconds(1));
-    const double tables = (now.page_tables - before.page_tables) / 1000 / 1024;
+    const double tables = (now.page_tables - before.page_tables) / each / 1024;
     printf(
-        "1,000 idle connections, %s, each: %.1f KiB, %.1f KiB of page tables; mapped with the "
+        "%zu idle connections, %s, each: %.1f KiB, %.1f KiB of page tables; mapped with the "
         "peer's %.0f KiB, %.1f descriptors; server %.3f %% of a processor\n",
-        transport.c_str(), proportional, tables, resident,
-        static_cast<double>(server.descriptors() - descriptors) / 1000, share * 100);
+        count, transport.c_str(), proportional, tables, resident,
+        static_cast<double>(server.descriptors() - descriptors) / each, share * 100);
     // The slabs of the client's that the server has mapped are the client's memory.
-    CHECK(proportional + tables <= 64);
+    CHECK(proportional + tables <= kib_max);
     CHECK(share < 0.01);
     CHECK(Fields(caller.Ask("echo 1000"))["bad"] == "0");
   }

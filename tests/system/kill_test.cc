@@ -1,6 +1,8 @@
 // kill -9 of clients at bad moments, as the server and its other clients see it.
 #include <algorithm>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/catch.h"
@@ -120,7 +122,9 @@ TEST_CASE("kill -9 of a client that READs a tensor", "[system][kill]") {
 }
 
 TEST_CASE("kill -9 of clients in the middle of handshakes", "[system][kill]") {
-  for (const char* transport : {"shm", "tcp", "any"}) {
+  std::vector<std::string> transports = TestTransports();
+  transports.push_back("any");
+  for (const std::string& transport : transports) {
     Scene scene(transport);
     {
       ClientPeer first(scene.server.address(), transport);

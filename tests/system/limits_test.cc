@@ -104,7 +104,7 @@ TEST_CASE("a reply's tensors that nobody fetches in time go back to the server",
   }
 }
 
-TEST_CASE("an allocation beyond the pool's limit names it", "[system][limits]") {
+TEST_CASE("an allocation beyond the pool's limit names it", "[system][limits][pool]") {
   const absl::Status status = Buffer::Allocate(size_t{1} << 50).status();
   INFO(status.ToString());
   CHECK(absl::IsResourceExhausted(status));

@@ -21,9 +21,9 @@ using test_bounds::kDeathMs;
 double MsSince(absl::Time then) { return absl::ToDoubleMilliseconds(absl::Now() - then); }
 
 TEST_CASE("kill -9 of an owner while its lane is made again ends what waits for the lane",
-          "[system][kill]") {
+          "[system][kill][tcp]") {
   constexpr size_t kBytes = 64 << 20;
-  // Only there lanes are made.
+  // There READs stand still when their owner does, and lanes are made.
   const double best_ms = BestMs("kill -9 while a lane is rebuilt, tcp", kDeathMs, [&] {
     ServerPeer server;
     test::Peer::Stub stub(server.ChannelOver("tcp"));

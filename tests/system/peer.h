@@ -13,6 +13,9 @@ int RunClient(const std::vector<std::string>& arguments);
 int RunHalfClient(const std::vector<std::string>& arguments);
 int RunHalfServer(const std::vector<std::string>& arguments);
 
+// peer_verbs.cc: what this process's verbs fabrics count, "a=1 b=2 ..."; zeros where it has none.
+std::string VerbsState();
+
 // The words of the next command; empty at the end of the input.
 std::vector<std::string> NextCommand();
 void Answer(const std::string& line);

@@ -1,6 +1,7 @@
 #include <atomic>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "rpc/base/slowdown.h"
 #include "rpc/memory/pool.h"
 #include "tests/system/peer.h"
+#include "tests/system/peer_spread.h"
 #include "verbena/verbena.h"
 
 namespace verbena::system_test {
@@ -71,9 +73,15 @@ class Client {
     if (command[0] == "ready") return Ready();
     if (command[0] == "echo") return Echo(number(1));
     if (command[0] == "give") return Give(number(1));
+    if (command[0] == "pull") return Pull(number(1), number(2));
     if (command[0] == "fetch") return Fetch(number(1));
     if (command[0] == "take") return Take(number(1), number(2));
     if (command[0] == "connect") return Connect(number(1));
+    if (command[0] == "spread") {
+      spread_ = std::make_unique<Spread>(channels_);
+      return "started";
+    }
+    if (command[0] == "gather") return std::exchange(spread_, nullptr)->Stop();
     if (command[0] == "start")
       return Start(command[1], std::max<uint64_t>(number(2), 1), number(3));
     if (command[0] == "stop") return Stop();
@@ -114,6 +122,22 @@ class Client {
     Tally tally;
     tally.Add(reply.status());
     if (reply.ok()) held_.push_back(*std::move(reply));
+    return tally.ToString();
+  }
+  // Fetches so many replies' payloads at the same time; says when it begins to.
+  std::string Pull(uint64_t bytes, uint64_t count) {
+    Tally tally;
+    test::GiveRequest request;
+    request.set_bytes(bytes);
+    std::vector<absl::StatusOr<Parcel<test::GiveReply>>> replies;
+    for (uint64_t i = 0; i < count; ++i) {
+      replies.push_back(stub_.Give(request).Get());
+      VERBENA_CHECK(replies.back().ok(), replies.back().status().ToString());
+    }
+    std::vector<Call<Buffer>> fetches;
+    for (auto& reply : replies) fetches.push_back(reply->Fetch((*reply)->payload()));
+    Answer("pulling");
+    for (Call<Buffer>& fetch : fetches) tally.Add(fetch.Get().status());
     return tally.ToString();
   }
   // Says when it begins to fetch, and how and when that ended.
@@ -232,6 +256,7 @@ class Client {
   std::vector<Parcel<test::GiveReply>> held_;
   std::vector<std::shared_ptr<Channel>> channels_;
   std::unique_ptr<Load> load_;
+  std::unique_ptr<Spread> spread_;
 };
 
 }  // namespace

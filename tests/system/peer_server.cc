@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "peer.verbena.h"
@@ -174,7 +175,7 @@ int RunServer(const std::vector<std::string>& arguments) {
           InitRuntime(RuntimeOptions().set_memory_bytes_max(Number(arguments, i + 1)));
       VERBENA_CHECK(limited.ok(), limited.ToString());
     } else if (arguments[i] == "transport") {
-      options.set_transports({arguments[i + 1]});
+      options.set_transports(absl::StrSplit(arguments[i + 1], ','));
     } else {
       VERBENA_CHECK(false, "unknown option ", arguments[i]);
     }
@@ -185,6 +186,8 @@ int RunServer(const std::vector<std::string>& arguments) {
   for (auto command = NextCommand(); !command.empty(); command = NextCommand()) {
     if (command[0] == "state") {
       Answer(State(service));
+    } else if (command[0] == "verbs") {
+      Answer(VerbsState());
     } else if (command[0] == "drain") {
       const absl::Time began = absl::Now();
       (*server)->Drain(began + absl::Milliseconds(Number(command, 1)));

@@ -158,6 +158,7 @@ class Ends {
     free_.push_back(index);
     return std::move(slot.end);
   }
+  size_t size() const { return slots_.size() - free_.size(); }
   template <class F>
   void ForEach(F&& f) {
     for (Slot& slot : slots_) {

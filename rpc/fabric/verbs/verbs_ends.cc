@@ -88,7 +88,9 @@ void VerbsFabric::OnDrained(End& end) {
     }
     for (ibv_mr* const mr : own) Domain::Deregister(mr);
     owned.pair.reset();
-    return [this, number, receives = std::move(owned.receives)] { OnDestroyed(number, receives); };
+    return [this, number, count = windows.size(), receives = std::move(owned.receives)] {
+      OnDestroyed(number, count, receives);
+    };
   });
 }
 
@@ -102,7 +104,9 @@ void VerbsFabric::AbortReads(ReaderEnd& end) {
   }
 }
 
-void VerbsFabric::OnDestroyed(uint32_t number, const std::vector<uint32_t>& receives) {
+void VerbsFabric::OnDestroyed(uint32_t number, size_t windows,
+                              const std::vector<uint32_t>& receives) {
+  windows_made_ -= windows;
   const std::unique_ptr<End> end = ends_.Remove(number);
   if (srq_ == nullptr && !receives.empty()) receives_->Return(receives);
   Link& link = *Find(end->link);

@@ -234,7 +234,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   void OnFailed(uint32_t number, bool in_error);
   void OnDrained(End& end);
   void AbortReads(ReaderEnd& end);
-  void OnDestroyed(uint32_t number, const std::vector<uint32_t>& receives);
+  void OnDestroyed(uint32_t number, size_t windows, const std::vector<uint32_t>& receives);
   void BeginDown(Link& link, const absl::Status& cause, bool say_bye);
   void AdvanceDown(Link& link);
   void CheckByes();
@@ -282,6 +282,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   std::vector<uint32_t> owners_;     // ends that want to post
   std::vector<LeaseRecord> leases_;  // by LeaseSlot::index
   std::deque<ibv_mw*> windows_;      // free; the one longest free is used next
+  uint64_t windows_made_ = 0;        // and not deallocated
   std::vector<LeaseSlot> want_window_;
   bool windows_asked_ = false;
   Events events_;

@@ -190,6 +190,7 @@ void VerbsFabric::WantWindows() {
 
 void VerbsFabric::OnWindows(std::vector<ibv_mw*> made, const absl::Status& status) {
   windows_asked_ = false;
+  windows_made_ += made.size();
   windows_.insert(windows_.end(), made.begin(), made.end());
   for (const LeaseSlot slot : std::exchange(want_window_, {})) {
     LeaseRecord* const record = RecordIf(slot);

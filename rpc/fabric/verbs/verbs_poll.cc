@@ -141,6 +141,9 @@ FabricCounters VerbsFabric::counters() const {
   }
   all.links_refused = links_refused_.load(std::memory_order_relaxed);
   all.receive_bytes = receives_->bytes();
+  all.queue_pairs = ends_.size();
+  all.windows = windows_made_;
+  all.windows_used = windows_made_ - windows_.size();
   return all;
 }
 
