@@ -1,7 +1,7 @@
 #include "verbena/buffer.h"
 
 #include "absl/strings/str_cat.h"
-#include "rpc/memory/allocation.h"
+#include "rpc/memory/device_pool.h"
 #include "rpc/memory/helpers.h"
 #include "rpc/memory/known_regions.h"
 #include "rpc/tensor/buffer_memory.h"
@@ -15,13 +15,6 @@ BufferMemory::BufferMemory(memory::Block block, Device device)
       device_(device),
       read_only_(false),
       block_(std::move(block)) {}
-
-BufferMemory::BufferMemory(memory::RegionRef allocation, size_t bytes, Device device)
-    : data_(allocation->base()),
-      bytes_(bytes),
-      device_(device),
-      read_only_(false),
-      region_(std::move(allocation)) {}
 
 BufferMemory::BufferMemory(std::byte* data, size_t bytes, Device device, bool read_only,
                            Buffer::Release release)
@@ -74,9 +67,9 @@ absl::StatusOr<Buffer> Buffer::Allocate(size_t bytes, Device device) {
     if (!block.ok()) return block.status();
     return BufferAccess::FromBlock(*std::move(block));
   }
-  absl::StatusOr<memory::RegionRef> region = memory::AllocateOn(device, bytes);
-  if (!region.ok()) return region.status();
-  return BufferAccess::Make(std::make_shared<BufferMemory>(*std::move(region), bytes, device));
+  absl::StatusOr<memory::Block> block = memory::AllocateDeviceBlock(device, bytes);
+  if (!block.ok()) return block.status();
+  return BufferAccess::Make(std::make_shared<BufferMemory>(*std::move(block), device));
 }
 
 Buffer Buffer::Wrap(void* data, size_t bytes, Release release, Device device) {

@@ -10,12 +10,11 @@
 
 namespace verbena::internal {
 
-// Owner of one range: a block of the pools, a device's allocation, or a user's memory with its
+// Owner of one range: a block of the pools of the host or a device, or a user's memory with its
 // release callback.
 class BufferMemory {
  public:
   BufferMemory(memory::Block block, Device device);
-  BufferMemory(memory::RegionRef allocation, size_t bytes, Device device);
   BufferMemory(std::byte* data, size_t bytes, Device device, bool read_only,
                Buffer::Release release);
   // The release callback runs here, or on the disposal thread when a reactor drops the last

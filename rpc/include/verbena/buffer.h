@@ -36,9 +36,11 @@ class Buffer {
   // No memory: data() is null, bytes() 0.
   Buffer() = default;
 
-  // Memory of the library's pools (host) or of the device's allocator; contents undefined. 64-byte
-  // aligned, 4 KiB from 4 KiB up. Any thread; may block when a pool grows. RESOURCE_EXHAUSTED names
-  // the pool's limit and what is in use; NOT_FOUND: no such device here.
+  // Memory of the library's pools, on the host or on the device; contents undefined. 64-byte
+  // aligned, 4 KiB from 4 KiB up. A device's may be given to somebody else as soon as it is
+  // released: work that is queued on a stream must not use it then. Any thread; may block when a
+  // pool grows. RESOURCE_EXHAUSTED names the pool's limit and what is in use, or the device that is
+  // full; NOT_FOUND: no such device here.
   static absl::StatusOr<Buffer> Allocate(size_t bytes, Device device = Device::Host());
   // [data, data + bytes) stays yours, valid and unmodified wherever it is sent, until `release`
   // runs. Any thread; allocates; never looks at the memory.
