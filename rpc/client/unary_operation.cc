@@ -176,7 +176,7 @@ absl::Status PlanPlacements(const session::PayloadSet& payloads, const Placement
   VERBENA_ASSIGN_OR_RETURN(placed, PlaceAll(payloads, placement));
   VERBENA_ASSIGN_OR_RETURN(memory::Device * device, memory::FindDevice(placement.device()));
   for (size_t i = 0; i < placed.size(); ++i) {
-    plan.order.stream = placement.stream();
+    plan.Follow(placement);
     plan.AddTransfer(static_cast<uint32_t>(i), 0, device, placed[i].mutable_data(),
                      placed[i].bytes(), placement.destination(i) != nullptr);
     plan.Keep(placed[i]);
@@ -204,6 +204,7 @@ bool UnaryOperation::PlaceReply() {
 }
 
 void UnaryOperation::OnPlaced(const absl::Status& status, std::vector<Buffer>* buffers) {
+  report_.path = rare_->placing->report().path;
   std::exchange(rare_->placing, nullptr)->Unref();
   if (status.ok()) {
     reader_.placed = std::move(*buffers);

@@ -25,10 +25,11 @@ class Events {
     event.error = error;
   }
   void Revoked(LeaseSlot slot) { Add(Kind::kRevoked).lease = slot; }
-  void ReadDone(ReadSlot slot, Error error) {
+  void ReadDone(ReadSlot slot, Error error, Path path = Path::kNone) {
     Event& event = Add(Kind::kReadDone);
     event.read = slot;
     event.error = error;
+    event.path = path;
   }
   void LaneDown(LinkId link, Lane lane) {
     Event& event = Add(Kind::kLaneDown);
@@ -53,6 +54,7 @@ class Events {
   struct Event {
     Kind kind = Kind::kSendable;
     Error error = Error::kOk;
+    Path path = Path::kNone;
     LinkId link = LinkId::kNone;
     Lane lane;
     LeaseSlot lease;
@@ -78,6 +80,7 @@ class Events {
       case Kind::kRevoked:
         return sink.OnRevoked(event.lease);
       case Kind::kReadDone:
+        if (event.path != Path::kNone) sink.OnReadPath(event.read, event.path);
         return sink.OnReadDone(event.read, event.error);
       case Kind::kLaneDown:
         return sink.OnLaneDown(event.link, event.lane, event.error);

@@ -57,6 +57,8 @@ struct Traits {
   uint32_t reads_in_flight = 0;  // chunks worth posting at once on one link
   bool prepares_lanes =
       false;  // bulk lanes need PrepareLane/CompleteLane; else lane 0 always exists
+  // How READs come; kNone: OnReadPath says it for each.
+  Path path = Path::kNone;
   Revocation revocation = Revocation::kTable;
   bool bounds_enforced =
       false;  // the owner's side cannot be read outside a lease, whatever the peer does
@@ -101,6 +103,9 @@ struct LocalPiece {
   std::byte* data = nullptr;
   size_t bytes = 0;
   memory::StreamOrder order = {};  // of the copies into it
+  // kNone: any; else, where traits().path is kNone, the READ ends with kUnsupported before a byte
+  // moves by another.
+  Path path = Path::kNone;
 };
 
 class EventSink {
@@ -113,6 +118,8 @@ class EventSink {
   virtual void OnLeased(LeaseSlot slot, Error error, const RemoteKey& key) = 0;
   virtual void OnRevoked(LeaseSlot slot) = 0;
   virtual void OnReadDone(ReadSlot slot, Error error) = 0;
+  // Just before it, where that is known: how the bytes came, or would have.
+  virtual void OnReadPath(ReadSlot slot, Path path) { (void)slot, (void)path; }
   virtual void OnLaneDown(LinkId link, Lane lane, Error cause) = 0;
   virtual void OnLinkDown(LinkId link, const absl::Status& cause) = 0;
 

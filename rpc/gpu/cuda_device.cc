@@ -1,5 +1,7 @@
 #include "rpc/gpu/cuda_device.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -92,6 +94,32 @@ absl::StatusOr<std::vector<memory::Extent>> CudaDevice::Describe(const void* poi
 
 std::unique_ptr<memory::CopyEngine> CudaDevice::MakeCopyEngine() {
   return std::make_unique<CudaCopyEngine>(*this);
+}
+
+Path CudaDevice::PathTo(const std::array<std::byte, 16>& hardware) const {
+  if (hardware == uuid_) return Path::kSameDevice;
+  int gpus = 0;
+  driver_.cuDeviceGetCount(&gpus);
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    abi::Uuid uuid;
+    if (driver_.cuDeviceGetUuid_v2(&uuid, gpu) != abi::kSuccess ||
+        !std::equal(hardware.begin(), hardware.end(), std::begin(uuid.bytes))) {
+      continue;
+    }
+    // Atomic operations go over NVLink, not over PCIe.
+    int atomics = 0;
+    driver_.cuDeviceGetP2PAttribute(&atomics, abi::kP2pNativeAtomics, device_, gpu);
+    return atomics != 0 ? Path::kNvlinkIpc : Path::kPeerIpc;
+  }
+  return Path::kPeerIpc;  // one that this process does not see
+}
+
+Path CudaDevice::PathOf(const memory::CopyPiece& piece, Path mapped) const {
+  const Reach to = ReachOf(driver_, reinterpret_cast<abi::Address>(piece.to), piece.bytes);
+  const Reach from = ReachOf(driver_, reinterpret_cast<abi::Address>(piece.from), piece.bytes);
+  if (to == Reach::kDevice && from == Reach::kDevice) return mapped;
+  const bool staged = to == Reach::kPageable || from == Reach::kPageable;
+  return staged ? Path::kPinnedStaging : Path::kDeviceCopy;
 }
 
 absl::Status CudaDevice::Probe() {

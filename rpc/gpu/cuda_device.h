@@ -53,6 +53,7 @@ class CudaDevice final : public memory::Device {
   // The stream writes a word of page-locked memory when it gets there. Errors as StatusOf; a stream
   // that is being captured into a graph cannot be waited for.
   absl::StatusOr<memory::ReadinessRef> Record(memory::StreamOrder order) override;
+  Path PathOf(const memory::CopyPiece& piece, Path mapped) const override;
 
   // ---- for this room
   const Driver& driver() const { return driver_; }
@@ -85,6 +86,8 @@ class CudaDevice final : public memory::Device {
   absl::StatusOr<abi::Address> ImportIpc(const memory::Export& from_peer);
   absl::StatusOr<abi::Address> ImportDescriptor(const memory::Export& from_peer);
   absl::StatusOr<abi::Address> MapHandle(abi::Handle handle, size_t bytes, int access);
+  // Between this GPU and the one that `hardware` says.
+  Path PathTo(const std::array<std::byte, 16>& hardware) const;
   void Unmap(abi::Address address, size_t bytes);
   void Remember(abi::Address address, Made made, size_t bytes);
   // One of its holders is gone.

@@ -83,6 +83,7 @@ inline constexpr int kAllocationPinned = 1;  // CUmemAllocationType
 inline constexpr int kAccessRead = 1;        // CUmemAccess_flags
 inline constexpr int kAccessReadWrite = 3;
 inline constexpr int kGranularityMinimum = 0;  // CUmemAllocationGranularity_flags
+inline constexpr int kP2pNativeAtomics = 3;    // CUdevice_P2PAttribute
 inline constexpr int kRangeDmaBuf = 1;         // CUmemRangeHandleType
 
 struct Location {  // CUmemLocation
@@ -125,6 +126,7 @@ inline constexpr unsigned kHostAllocPortable = 1;
   X(cuDeviceGetUuid_v2, (abi::Uuid * uuid, abi::Ordinal device))                              \
   X(cuDeviceGetAttribute, (int* value, abi::DeviceAttribute attribute, abi::Ordinal device))  \
   X(cuDeviceCanAccessPeer, (int* can, abi::Ordinal device, abi::Ordinal peer))                \
+  X(cuDeviceGetP2PAttribute, (int* value, int attribute, abi::Ordinal from, abi::Ordinal to)) \
   X(cuDevicePrimaryCtxRetain, (abi::Context * context, abi::Ordinal device))                  \
   X(cuDevicePrimaryCtxRelease_v2, (abi::Ordinal device))                                      \
   X(cuDevicePrimaryCtxGetState, (abi::Ordinal device, unsigned* flags, int* active))          \

@@ -133,7 +133,8 @@ absl::StatusOr<memory::Mapping> CudaDevice::Import(Export from_peer) {
   if (from_peer.way == ExportWay::kIpc && from_peer.bytes != 0) base = ImportIpc(from_peer);
   if (from_peer.way == ExportWay::kVmmDescriptor) base = ImportDescriptor(from_peer);
   if (!base.ok()) return base.status();
-  return memory::Mapping{this, reinterpret_cast<std::byte*>(*base), from_peer.bytes};
+  return memory::Mapping{this, reinterpret_cast<std::byte*>(*base), from_peer.bytes,
+                         PathTo(from_peer.hardware)};
 }
 
 absl::StatusOr<abi::Address> CudaDevice::ImportIpc(const Export& from_peer) {

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "verbena/device.h"
+#include "verbena/path.h"
 
 namespace verbena::memory {
 
@@ -49,6 +50,7 @@ struct Mapping {
   Device* device = nullptr;
   std::byte* base = nullptr;
   size_t bytes = 0;
+  Path path = Path::kMapped;  // what a copy from it to memory of `device` is
 };
 
 // Order with respect to a stream of a GPU, by the device's own handle; null: none. A copy begins
@@ -126,6 +128,12 @@ class Device {
 
   // Any thread.
   virtual std::unique_ptr<CopyEngine> MakeCopyEngine() = 0;
+  // What this device's engines make of a copy from a mapping whose path is `mapped`. A fraction of
+  // a microsecond. Any thread.
+  virtual Path PathOf(const CopyPiece& piece, Path mapped) const {
+    (void)piece;
+    return mapped;
+  }
   // The end of what is queued on the stream now. Waits for nothing. Any thread. UNIMPLEMENTED: a
   // device that has no streams.
   virtual absl::StatusOr<ReadinessRef> Record(StreamOrder order) {

@@ -51,8 +51,8 @@ class FakeCopyEngine final : public CopyEngine {
     Queued& queued = queued_.emplace_back();
     queued.tag = tag;
     for (const CopyPiece& piece : pieces) {
-      queued.aliases.push_back({device_.Alias(piece.to, piece.bytes),
-                                device_.Alias(piece.from, piece.bytes), piece.bytes});
+      queued.aliases.push_back(
+          {AliasOf(piece.to, piece.bytes), AliasOf(piece.from, piece.bytes), piece.bytes});
     }
     if (order.stream == nullptr) return true;
     queued.stream = static_cast<FakeStream*>(order.stream);
@@ -96,6 +96,17 @@ class FakeCopyEngine final : public CopyEngine {
     FakeStream* stream;
     FakeStream::Flag end;
   };
+  // Its own device's, or another fake's: they reach each other.
+  std::byte* AliasOf(const std::byte* address, size_t bytes) {
+    std::byte* alias = device_.Alias(address, bytes);
+    for (int i = 0; alias == address && i < kFakesMax; ++i) {
+      const absl::StatusOr<Device*> other = FindDevice(::verbena::Device::Fake(i));
+      if (other.ok()) alias = static_cast<FakeDevice&>(**other).Alias(address, bytes);
+    }
+    return alias;
+  }
+
+  static constexpr int kFakesMax = 64;  // that a test installs
   FakeDevice& device_;
   HostCopyEngine host_;
   std::deque<Queued> queued_;    // not begun
@@ -209,7 +220,8 @@ absl::StatusOr<Mapping> FakeDevice::Import(Export from_peer) {
   absl::StatusOr<std::byte*> base =
       Map(from_peer.fd, from_peer.offset, from_peer.bytes, false, NextBufferId());
   if (!base.ok()) return base.status();
-  return Mapping{this, *base, from_peer.bytes};
+  const bool same = from_peer.hardware == hardware();
+  return Mapping{this, *base, from_peer.bytes, same ? Path::kSameDevice : Path::kPeerIpc};
 }
 
 void FakeDevice::Release(const Mapping& mapping) { Unmap(mapping.base); }
@@ -226,6 +238,13 @@ absl::StatusOr<ReadinessRef> FakeDevice::Record(StreamOrder order) {
 absl::Status FakeDevice::health() const {
   absl::MutexLock lock(&mutex_);
   return health_;
+}
+
+Path FakeDevice::PathOf(const CopyPiece& piece, Path mapped) const {
+  auto& self = const_cast<FakeDevice&>(*this);
+  const bool devices = self.Alias(piece.to, piece.bytes) != piece.to &&
+                       self.Alias(piece.from, piece.bytes) != piece.from;
+  return devices ? mapped : Path::kDeviceCopy;
 }
 
 void FakeDevice::Break(const absl::Status& why) {

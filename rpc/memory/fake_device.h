@@ -44,6 +44,8 @@ class FakeDevice final : public Device {
   // `order.stream` is a FakeStream.
   absl::StatusOr<ReadinessRef> Record(StreamOrder order) override;
   absl::Status health() const override;
+  // kDeviceCopy where an end is the host's.
+  Path PathOf(const CopyPiece& piece, Path mapped) const override;
 
   // For tests: from now on only so many copies of the device's engines begin, until it is called
   // again; negative: all. Any thread.

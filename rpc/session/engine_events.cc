@@ -35,6 +35,11 @@ void EngineImpl::OnRevoked(LeaseSlot slot) {
   link.OnBudget();
 }
 
+void EngineImpl::OnReadPath(ReadSlot slot, Path path) {
+  const PostedRead* const read = reads_.Find(slot);
+  if (read != nullptr) Transfers::OnReadPath(*read, path);
+}
+
 void EngineImpl::OnReadDone(ReadSlot slot, Error error) {
   const PostedRead* const found = reads_.Find(slot);
   if (found == nullptr) return;

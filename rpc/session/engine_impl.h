@@ -56,6 +56,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   void OnLeased(LeaseSlot slot, Error error, const fabric::RemoteKey& key) override;
   void OnRevoked(LeaseSlot slot) override;
   void OnReadDone(ReadSlot slot, Error error) override;
+  void OnReadPath(ReadSlot slot, Path path) override;
   void OnLaneDown(LinkId link, Lane lane, Error cause) override;
   void OnLinkDown(LinkId link, const absl::Status& cause) override;
 

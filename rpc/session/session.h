@@ -81,13 +81,16 @@ using PayloadSetRef = std::shared_ptr<PayloadSet>;
 // One transfer: [offset, offset + sum of pieces) of one payload into `pieces`. The user of it keeps
 // the object and the destination alive until OnDone, which comes exactly once, with:
 //   OK; CANCELLED (released, or its call ended); UNAVAILABLE (link gone); DATA_LOSS (lease lost);
-//   OUT_OF_RANGE; RESOURCE_EXHAUSTED (budget, names it); DEADLINE_EXCEEDED.
+//   OUT_OF_RANGE; RESOURCE_EXHAUSTED (budget, names it); DEADLINE_EXCEEDED;
+//   FAILED_PRECONDITION (by another path than the one required, no byte has moved).
 class Fetch {
  public:
   uint32_t entry = 0;
   uint64_t offset = 0;
   absl::InlinedVector<fabric::LocalPiece, 1> pieces;
-  int64_t deadline_ns = 0;  // 0 = none
+  int64_t deadline_ns = 0;          // 0 = none
+  Path require_path = Path::kNone;  // FAILED_PRECONDITION where it is another; kNone: any
+  Path path = Path::kNone;          // once it is done: how its bytes came
   bool destination_lent =
       false;  // the caller's own memory: ends only when no byte can arrive any more
   virtual void OnDone(const absl::Status& status) = 0;

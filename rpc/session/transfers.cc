@@ -51,6 +51,14 @@ absl::Status ReadFailure(Error error, const Chunk& chunk, const Transfer& transf
                                                " of a payload of ", transfer.entry->bytes));
 }
 
+// Whether the path is known to be another than the one that is required.
+absl::Status CheckPath(const Fetch& fetch, Path path) {
+  if (fetch.require_path == Path::kNone || fetch.require_path == path) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the path of these bytes is ", PathName(path),
+                                                    ", and ", PathName(fetch.require_path),
+                                                    " is required"));
+}
+
 // The bytes [offset, offset + bytes) of `pieces`.
 void Slice(absl::Span<const fabric::LocalPiece> pieces, uint64_t offset, uint64_t bytes,
            absl::InlinedVector<fabric::LocalPiece, 8>& slice) {
@@ -60,7 +68,7 @@ void Slice(absl::Span<const fabric::LocalPiece> pieces, uint64_t offset, uint64_
       continue;
     }
     const uint64_t take = std::min<uint64_t>(piece.bytes - offset, bytes);
-    slice.push_back({piece.device, piece.data + offset, take, piece.order});
+    slice.push_back({piece.device, piece.data + offset, take, piece.order, piece.path});
     bytes -= take;
     if (bytes == 0) return;
     offset = 0;
@@ -107,6 +115,8 @@ absl::Status Transfers::Check(const Fetch& fetch, const wire::PayloadEntry& entr
 void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetImpl* set) {
   uint64_t bytes = 0;
   absl::Status status = Check(fetch, entry, bytes);
+  const Path all = link_.fabric().traits().path;
+  if (status.ok() && bytes != 0 && all != Path::kNone) status = CheckPath(fetch, all);
   if (status.ok() && bytes != 0 && !link_.up()) status = link_.DownStatus();
   if (status.ok() && bytes != 0 && link_.lanes().reader_failed())
     status = StatusOf(Error::kLaneDown);
@@ -118,6 +128,7 @@ void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetI
   transfer.entry = &entry;
   transfer.bytes = bytes;
   transfer.chunk_bytes = ChunkBytes(fetch, entry);
+  transfer.path = all;
   const int64_t now_ns = link_.engine_impl().now_ns();
   transfer.admission_due_ns = now_ns + link_.engine_impl().admission_timeout_ns();
   waiting_.PushBack(transfer);
@@ -253,6 +264,8 @@ void Transfers::Post(Transfer& transfer) {
                       transfer.entry->pieces[piece].offset + within, slice);
 }
 
+void Transfers::OnReadPath(const PostedRead& read, Path path) { read.transfer->path = path; }
+
 void Transfers::OnReadDone(const PostedRead& read, Error error) {
   Transfer& transfer = *read.transfer;
   VERBENA_DCHECK(transfer.posted > 0 && reads_ > 0);
@@ -262,6 +275,9 @@ void Transfers::OnReadDone(const PostedRead& read, Error error) {
   if (error == Error::kLaneDown && !transfer.stopping) {
     transfer.again.push_back(read.chunk);
     (transfer.bytes <= kSmallBytes ? small_ : large_).PushBack(transfer);
+  } else if (error == Error::kUnsupported && !transfer.stopping &&
+             !CheckPath(*transfer.fetch, transfer.path).ok()) {
+    Stop(transfer, CheckPath(*transfer.fetch, transfer.path));
   } else if (error != Error::kOk && !transfer.stopping) {
     Stop(transfer, ReadFailure(error, read.chunk, transfer));
   } else {
@@ -291,6 +307,7 @@ void Transfers::MaybeEnd(Transfer& transfer) {
 void Transfers::End(Transfer& transfer) {
   if (transfer.admitted) fetching_bytes_ -= transfer.bytes;
   transfer.fetch->state_ = nullptr;
+  transfer.fetch->path = transfer.path;
   PayloadSetImpl* const set = transfer.set;
   link_.engine_impl().DoneLater(*transfer.fetch, std::move(transfer.status));
   delete &transfer;

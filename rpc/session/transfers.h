@@ -43,6 +43,7 @@ class Transfer : public ListNode<Transfer> {
   uint32_t posted = 0;
   bool admitted = false;
   bool stopping = false;
+  Path path = Path::kNone;  // of the READ that ended last
   absl::Status status;
   int64_t admission_due_ns = 0;
   int64_t break_due_ns = 0;
@@ -70,6 +71,7 @@ class Transfers {
   // No READ can be posted until the lane has a successor.
   void OnLaneGone();
   void OnReadDone(const PostedRead& read, Error error);
+  static void OnReadPath(const PostedRead& read, Path path);
   // After the fabric's LinkDown, which ends READs that it was given too late to answer.
   void OnLinkDown();
   // Posts what may be posted.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/base/limits.h"
+#include "rpc/memory/copy_now.h"
 #include "rpc/memory/device.h"
 #include "rpc/reactor/operation.h"
 #include "rpc/tensor/buffer_memory.h"
@@ -142,6 +143,14 @@ absl::Status AddTransfers(FetchPlan& plan, uint32_t entry, const Layout& layout,
   return absl::OkStatus();
 }
 
+// Within this process. Blocks while a device copies.
+absl::Status CopyHere(const Buffer& from, uint64_t offset, Buffer& to, size_t bytes) {
+  const std::byte* const begin = from.data() + offset;
+  return to.device() == Device::Host()
+             ? memory::CopyToHostNow(from.device(), to.mutable_data(), begin, bytes)
+             : memory::CopyNow(to.device(), to.mutable_data(), begin, bytes);
+}
+
 // What is here already: shared when wanted whole where it is, else copied.
 absl::StatusOr<Tensor> FetchLocal(const Buffer& local, const Layout& layout, bool whole,
                                   const Placement& placement) {
@@ -153,7 +162,13 @@ absl::StatusOr<Tensor> FetchLocal(const Buffer& local, const Layout& layout, boo
   VERBENA_ASSIGN_OR_RETURN(Tensor out, DestinationOf(layout, placement));
   if (layout.bytes() == 0) return out;
   if (!(local.device() == Device::Host()) || !(out.device() == Device::Host())) {
-    return absl::UnimplementedError("this part of a tensor can only be copied within host memory");
+    if (!layout.contiguous()) {
+      return absl::UnimplementedError("rows of a tensor can only be picked within host memory");
+    }
+    VERBENA_ASSIGN_OR_RETURN(Buffer to, out.buffer().Slice(out.byte_offset(), layout.bytes()));
+    absl::Status copied = CopyHere(local, layout.byte_offset(), to, layout.bytes());
+    if (!copied.ok()) return copied;
+    return out;
   }
   Gather(layout, local.data(), 0, out.mutable_data());
   return out;
@@ -165,7 +180,7 @@ using TableRef = std::shared_ptr<ParcelTable>;
 absl::Status AddAllTransfers(FetchPlan& plan, const TableRef& table, const Placement& placement) {
   VERBENA_ASSIGN_OR_RETURN(std::vector<Buffer> buffers, PlaceAll(*table->payloads(), placement));
   VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(placement.device()));
-  plan.order.stream = placement.stream();
+  plan.Follow(placement);
   std::vector<std::pair<uint64_t, Buffer>> results;
   for (uint64_t i = 1; i <= table->count(); ++i) {
     const ParcelSlot slot = table->Get(i);
@@ -199,6 +214,7 @@ Call<Tensor> FetchTensor(const ParcelBase& parcel, const v1::Tensor& descriptor,
     if (!tensor.ok()) return failed(tensor.status());
     FetchOperation* operation = FetchOperation::New(nullptr);
     operation->plan().tensor = *std::move(tensor);
+    operation->plan().local = true;
     operation->Start();
     return Call<Tensor>(operation);
   }
@@ -206,7 +222,7 @@ Call<Tensor> FetchTensor(const ParcelBase& parcel, const v1::Tensor& descriptor,
   const bool lent = placement.destination() != nullptr;
   operation->StartAfter([entry = slot->entry, layout = *layout, placement, lent](FetchPlan& plan) {
     VERBENA_ASSIGN_OR_RETURN(Tensor destination, DestinationOf(layout, placement));
-    plan.order.stream = placement.stream();
+    plan.Follow(placement);
     absl::Status added = AddTransfers(plan, entry, layout, destination, lent);
     plan.tensor = std::move(destination);
     return added;
@@ -243,6 +259,7 @@ Call<Buffer> ParcelBase::Fetch(const v1::Buffer& descriptor, const Placement& pl
   if (slot->here && into == nullptr && slot->local.device() == placement.device()) {
     FetchOperation* operation = FetchOperation::New(nullptr);
     operation->plan().buffer = slot->local;
+    operation->plan().local = true;
     operation->Start();
     return Call<Buffer>(operation);
   }
@@ -253,11 +270,13 @@ Call<Buffer> ParcelBase::Fetch(const v1::Buffer& descriptor, const Placement& pl
                                                 : Buffer::Allocate(bytes, placement.device());
     if (!to.ok()) return to.status();
     VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(to->device()));
-    plan.order.stream = placement.stream();
+    plan.Follow(placement);
     if (!slot.here) {
       plan.AddTransfer(slot.entry, 0, device, to->mutable_data(), bytes, lent != nullptr);
     } else if (bytes != 0) {
-      std::memcpy(to->mutable_data(), slot.local.data(), bytes);
+      plan.local = true;
+      absl::Status copied = CopyHere(slot.local, 0, *to, bytes);
+      if (!copied.ok()) return copied;
     }
     plan.buffer = *std::move(to);
     return absl::OkStatus();

@@ -110,13 +110,16 @@ void FetchOperation::AbandonGrowth() {
 
 void FetchOperation::Launch() {
   if (first_error_.ok()) first_error_ = std::move(prepared_);
+  if (plan_.local) report_.path = Path::kLocal;
   ++running_;  // the operation must not end while this loop runs
   if (first_error_.ok()) {
     for (const FetchPlan::Part& part : plan_.transfers) {
       Transfer& transfer = transfers_.emplace_back(this);
       transfer.entry = part.entry;
       transfer.offset = part.offset;
-      transfer.pieces.push_back({part.device, part.to, part.bytes, plan_.order});
+      transfer.pieces.push_back(
+          {part.device, part.to, part.bytes, plan_.order, plan_.require_path});
+      transfer.require_path = plan_.require_path;
       transfer.destination_lent = part.lent;
     }
   }

@@ -29,6 +29,11 @@ class FetchPlan {
                    size_t bytes, bool lent) {
     transfers.push_back({entry, offset, device, to, bytes, lent});
   }
+  // The placement's stream and path are those of all transfers.
+  void Follow(const Placement& placement) {
+    order.stream = placement.stream();
+    require_path = placement.required_path();
+  }
   void Keep(Buffer destination) { kept.push_back(std::move(destination)); }
 
   struct Part {
@@ -41,7 +46,9 @@ class FetchPlan {
   };
   std::vector<Part> transfers;
   std::vector<Buffer> kept;
-  memory::StreamOrder order;  // of all transfers
+  memory::StreamOrder order;  // of all transfers, like what follows
+  Path require_path = Path::kNone;
+  bool local = false;  // the bytes are here
   Tensor tensor;
   Buffer buffer;
   // Runs once no transfer is left, in the seat, before the operation ends; its result is the
@@ -77,6 +84,7 @@ class FetchOperation final : public Operation {
     explicit Transfer(FetchOperation* owner) : owner_(owner) {}
     void OnDone(const absl::Status& status) override {
       running = false;
+      if (status.ok()) owner_->report_.path = path;
       owner_->OnTransferDone(status);
     }
     bool running = false;

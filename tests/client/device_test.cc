@@ -25,6 +25,14 @@ std::vector<float> ValuesOf(FakeDevice& fake, const Tensor& tensor) {
   return values;
 }
 
+// Zeros on fake:1, whose memory may have been somebody else's.
+Tensor Blank(size_t count) {
+  Tensor tensor = *Tensor::Empty(kFloat32, Shape(static_cast<int64_t>(count)), Device::Fake(1));
+  const std::vector<float> zeros(count);
+  Fake(1).Write(tensor.mutable_data(), zeros.data(), tensor.bytes());
+  return tensor;
+}
+
 // A tensor of fake:0 that lies within an allocation of a user's.
 struct UserTensor {
   explicit UserTensor(const Shape& shape) {
@@ -91,6 +99,45 @@ TEST_CASE("a tensor of a user's device memory is fetched to every place", "[clie
   }
 }
 
+TEST_CASE("the path of a fetch is told, and another can be refused", "[client][device][path]") {
+  Fake(0), Fake(1);
+  UserTensor user(Shape(5000));
+  const auto fetch_by = [](Parcel<test::InferReply>& reply, const Placement& placement) {
+    auto call = reply.Fetch(reply->output(), placement);
+    while (!call.done()) absl::SleepFor(absl::Microseconds(100));
+    const Path path = call.report().path;
+    return std::make_pair(std::move(call).Get().status(), path);
+  };
+  const auto refused = [&](Parcel<test::InferReply>& reply, Placement placement, Path required,
+                           const std::string& words) {
+    const auto [status, path] = fetch_by(reply, placement.RequirePath(required));
+    INFO(status.ToString());
+    CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
+    CHECK(std::string(status.message()).find(words) != std::string::npos);
+  };
+  {
+    Giver giver(user.tensor, ChannelOptions().set_require_transport("shm"));
+    auto reply = giver.Get();
+    CHECK(fetch_by(reply, Device::Fake(0)).second == Path::kSameDevice);
+    CHECK(fetch_by(reply, Device::Fake(1)).second == Path::kPeerIpc);
+    CHECK(fetch_by(reply, Device::Host()).second == Path::kDeviceCopy);
+    CHECK(fetch_by(reply, Placement(Device::Fake(1)).RequirePath(Path::kPeerIpc)).first.ok());
+    Tensor into = Blank(5000);
+    refused(reply, Placement::Into(into), Path::kNvlinkIpc,
+            "the path of these bytes is peer-ipc, and nvlink-ipc is required");
+    CHECK((ValuesOf(Fake(1), into) == std::vector<float>(5000)));
+    REQUIRE_CODE(reply.FetchAll().Get(), kOk);
+    CHECK(fetch_by(reply, Device::Host()).second == Path::kLocal);
+  }
+  Giver tcp(user.tensor, ChannelOptions().set_require_transport("tcp"));
+  auto reply = tcp.Get();
+  CHECK(fetch_by(reply, Device::Fake(1)).second == Path::kStream);
+  refused(reply, Device::Fake(1), Path::kSameDevice, "is stream, and same-device");
+  Giver host(FloatTensor({1}), ChannelOptions().set_require_transport("shm"));
+  auto mapped = host.Get();
+  CHECK(fetch_by(mapped, Device::Host()).second == Path::kMapped);
+}
+
 TEST_CASE("host tensors are fetched onto a device", "[client][device]") {
   Fake(1);
   const std::vector<float> sent = Counting(70000);
@@ -101,6 +148,46 @@ TEST_CASE("host tensors are fetched onto a device", "[client][device]") {
     REQUIRE_CODE(device.status(), kOk);
     CHECK(ValuesOf(Fake(1), *device) == sent);
   }
+}
+
+TEST_CASE("host memory that only its user knows is fetched onto a device", "[client][device]") {
+  Fake(1);
+  std::vector<float> sent = Counting(300000);
+  for (const char* transport : {"shm", "tcp"}) {
+    INFO(transport);
+    const Tensor heap = *Tensor::Wrap(
+        Buffer::Wrap(sent.data(), sent.size() * sizeof(float), nullptr), kFloat32, Shape(300000));
+    Giver giver(heap, ChannelOptions().set_require_transport(transport));
+    auto reply = giver.Get();
+    auto device = reply.Fetch(reply->output(), Device::Fake(1)).Get();
+    REQUIRE_CODE(device.status(), kOk);
+    CHECK((ValuesOf(Fake(1), *device) == sent));
+  }
+}
+
+TEST_CASE("what is here already is copied between the host and devices", "[client][device]") {
+  Fake(0), Fake(1);
+  UserTensor user(Shape(100, 5));
+  const std::vector<float> sent = Counting(500);
+  Parcel<test::InferReply> parcel;
+  parcel.Attach(*parcel->mutable_output(), user.tensor);
+  auto device = parcel.Fetch(parcel->output(), Device::Fake(1)).Get();
+  REQUIRE_CODE(device.status(), kOk);
+  CHECK((ValuesOf(Fake(1), *device) == sent));
+  auto rows = parcel.Fetch(parcel->output(), TensorSlice(3, 5), Device::Host()).Get();
+  REQUIRE_CODE(rows.status(), kOk);
+  CHECK(std::equal(sent.begin() + 15, sent.begin() + 25, rows->Values<float>()->begin()));
+  REQUIRE_CODE(parcel.Fetch(parcel->output(), TensorSlice().NextAll().Next(0, 2), Device::Host())
+                   .Get()
+                   .status(),
+               kUnimplemented);
+  v1::Buffer descriptor;
+  parcel.Attach(descriptor, FloatTensor(sent).buffer());
+  auto buffer = parcel.Fetch(descriptor, Device::Fake(0)).Get();
+  REQUIRE_CODE(buffer.status(), kOk);
+  std::vector<float> seen(500);
+  Fake(0).Read(seen.data(), buffer->data(), 2000);
+  CHECK(seen == sent);
 }
 
 TEST_CASE("device memory that is not there is refused, with its address", "[client][device]") {
@@ -214,7 +301,7 @@ TEST_CASE("bytes arrive in the order of the stream that uses their destination",
     INFO(transport);
     Giver giver(user.tensor, ChannelOptions().set_require_transport(transport));
     auto reply = giver.Get();
-    Tensor into = *Tensor::Empty(kFloat32, Shape(64), Device::Fake(1));
+    Tensor into = Blank(64);
     std::vector<float> before, after;
     memory::FakeStream stream;
     // What used the memory before is still at it.
@@ -223,13 +310,13 @@ TEST_CASE("bytes arrive in the order of the stream that uses their destination",
         reply.Fetch(reply->output(), Placement::Into(into).InStream(DeviceStream(&stream)));
     absl::SleepFor(absl::Milliseconds(5));
     CHECK_FALSE(fetch.done());
-    CHECK(ValuesOf(Fake(1), into) == std::vector<float>(64));
+    CHECK((ValuesOf(Fake(1), into) == std::vector<float>(64)));
     stream.Finish();
     REQUIRE_CODE(std::move(fetch).Get().status(), kOk);
     stream.Launch([&] { after = ValuesOf(Fake(1), into); });
     stream.Finish();
-    CHECK(before == std::vector<float>(64));
-    CHECK(after == sent);
+    CHECK((before == std::vector<float>(64)));
+    CHECK((after == sent));
   }
 }
 

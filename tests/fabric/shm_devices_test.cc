@@ -158,13 +158,14 @@ TEST_CASE("device memory is read to the host, from it, and between devices", "[s
     REQUIRE(ReadInto(pair, {3, 1}, of_host, 0, {&fake, target->base(), bytes}) == Error::kOk);
     fake.Read(seen.data(), target->base(), bytes);
     REQUIRE(Filled(seen.data(), bytes, 23));
-    // From the heap, which only process_vm_readv reaches. Expect: it cannot write to a device, and
-    // says so.
-    const memory::RegionRef heap = MakeForeign(4096);
+    // From the heap, which only process_vm_readv reaches: by a block of the pools.
+    const memory::RegionRef heap = MakeForeign(bytes);
+    Fill(heap->base(), bytes, 24);
     const fabric::RemoteKey of_heap =
-        LeaseNow(pair, pair.server(), pair.server_events, {3, 1}, kLink, kOwner, heap, 0, 4096);
-    REQUIRE(ReadInto(pair, {4, 1}, of_heap, 0, {&fake, target->base(), 4096}) ==
-            Error::kUnsupported);
+        LeaseNow(pair, pair.server(), pair.server_events, {3, 1}, kLink, kOwner, heap, 0, bytes);
+    REQUIRE(ReadInto(pair, {4, 1}, of_heap, 0, {&fake, target->base(), bytes}) == Error::kOk);
+    fake.Read(seen.data(), target->base(), bytes);
+    REQUIRE(Filled(seen.data(), bytes, 24));
   }
   REQUIRE(fake.live() == live);
 }

@@ -143,6 +143,39 @@ TEST_CASE("another GPU's memory is imported for copies of this one", "[gpu]") {
   CHECK(cuda.wrong_context == 0);
 }
 
+TEST_CASE("the path of a copy is what both ends are", "[gpu][path]") {
+  FakeDriver& cuda = FakeDriver::Reset(2);
+  const auto owner = Gpu(cuda, 0), same = Gpu(cuda, 0), other = Gpu(cuda, 1);
+  const Extent mine = *owner->Allocate(2 * kMiB), theirs = *other->Allocate(2 * kMiB);
+  const auto path_by = [&](CudaDevice& reader) {
+    const memory::Mapping mapping =
+        *reader.Import(*owner->ExportTo(mine, ExportWay::kVmmDescriptor));
+    reader.Release(mapping);
+    return mapping.path;
+  };
+  CHECK(path_by(*same) == Path::kSameDevice);
+  CHECK(path_by(*other) == Path::kNvlinkIpc);
+  cuda.nvlink = false;
+  CHECK(path_by(*other) == Path::kPeerIpc);
+  Export hidden = *owner->ExportTo(mine, ExportWay::kVmmDescriptor);
+  hidden.hardware[3] = std::byte{0xee};
+  const memory::Mapping unseen = *other->Import(hidden);
+  CHECK(unseen.path == Path::kPeerIpc);
+  other->Release(unseen);
+  std::vector<std::byte> heap(64);
+  void* pinned = nullptr;
+  {
+    const InContext in(cuda.table(), *owner->context().Get());
+    REQUIRE(cuda.table().cuMemHostAlloc(&pinned, 64, abi::kHostAllocPortable) == abi::kSuccess);
+  }
+  CHECK(owner->PathOf({mine.base, theirs.base, 64}, Path::kNvlinkIpc) == Path::kNvlinkIpc);
+  CHECK(owner->PathOf({mine.base, heap.data(), 64}, Path::kMapped) == Path::kPinnedStaging);
+  CHECK(owner->PathOf({static_cast<std::byte*>(pinned), mine.base, 64}, Path::kSameDevice) ==
+        Path::kDeviceCopy);
+  owner->Free(mine);
+  other->Free(theirs);
+}
+
 TEST_CASE("a handle that is imported twice is released twice", "[gpu]") {
   FakeDriver& cuda = FakeDriver::Reset(1);
   const auto owner = Gpu(cuda, 0), reader = Gpu(cuda, 0);

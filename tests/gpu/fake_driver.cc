@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "rpc/base/check.h"
 
@@ -370,6 +371,10 @@ Result DeviceGetAttribute(int* value, abi::DeviceAttribute, abi::Ordinal) {
   *value = 1;
   return abi::kSuccess;
 }
+Result DeviceGetP2PAttribute(int* value, int, abi::Ordinal, abi::Ordinal) {
+  *value = the->nvlink;
+  return abi::kSuccess;
+}
 Result Granularity(size_t* bytes, const abi::AllocationProperties*, int) {
   *bytes = kUnitBytes;
   return abi::kSuccess;
@@ -389,6 +394,7 @@ Driver Table() {
   d.cuDeviceGet = DeviceGet;
   d.cuDeviceGetUuid_v2 = DeviceGetUuid;
   d.cuDeviceGetAttribute = DeviceGetAttribute;
+  d.cuDeviceGetP2PAttribute = DeviceGetP2PAttribute;
   d.cuDevicePrimaryCtxRetain = DevicePrimaryCtxRetain;
   d.cuDevicePrimaryCtxRelease_v2 = DevicePrimaryCtxRelease;
   d.cuCtxPushCurrent_v2 = CtxPush;
@@ -431,7 +437,9 @@ Driver Table() {
 }  // namespace
 
 FakeDriver& FakeDriver::Reset(int gpus) {
-  the = new FakeDriver;  // what the last test left is not looked at again
+  // What the last test left is not looked at again, but peers may still have it.
+  static auto* const all = new std::vector<std::unique_ptr<FakeDriver>>;
+  the = all->emplace_back(std::make_unique<FakeDriver>()).get();
   the->table_ = Table();
   the->contexts.assign(static_cast<size_t>(gpus), 0);
   return *the;
@@ -489,7 +497,8 @@ Address FakeDriver::Malloc(int gpu, size_t bytes, MemoryKind kind) {
   m.bytes = bytes;
   m.gpu = gpu;
   m.kind = kind;
-  m.alias = static_cast<std::byte*>(std::calloc(1, bytes));
+  m.alias = static_cast<std::byte*>(
+      mmap(nullptr, Pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   return Add(m);
 }
 

@@ -45,6 +45,7 @@ class FakeDriver {
   // The next call of that function gives `result`, and the later ones too if it stays.
   void Fail(const std::string& function, abi::Result result, bool stays = false);
 
+  bool nvlink = true;             // between them
   bool peers = true;              // GPUs reach each other's memory
   size_t memory_bytes = 1 << 30;  // of a GPU
   bool descriptors = true;        // cuMemCreate takes handles of POSIX type

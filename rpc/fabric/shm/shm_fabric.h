@@ -139,7 +139,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   void Deliver(EventSink& sink);
   absl::Status Remove(Link& link);
 
-  void OnTransferDone(ReadSlot slot, Error error) override;
+  void OnTransferDone(ReadSlot slot, Error error, Path path) override;
   void WantImport(Link& link, const Want& want) override;
   void PostTake(Link& link);
   void Withdraw(uint64_t buffer);

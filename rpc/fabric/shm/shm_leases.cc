@@ -121,12 +121,14 @@ void ShmFabric::VoidLeases(Link& link, const Lane* lane) {
 void ShmFabric::Read(ReadSlot slot, LinkId id, Lane lane, const RemoteKey& key, uint64_t offset,
                      absl::Span<const LocalPiece> pieces) {
   Link* link = Find(id);
-  if (link == nullptr || link->closing) return OnTransferDone(slot, Error::kLinkDown);
+  if (link == nullptr || link->closing) return events_.ReadDone(slot, Error::kLinkDown);
   link->active = true;
   transfers_.Add(slot, *link, lane, key, offset, pieces);
 }
 
-void ShmFabric::OnTransferDone(ReadSlot slot, Error error) { events_.ReadDone(slot, error); }
+void ShmFabric::OnTransferDone(ReadSlot slot, Error error, Path path) {
+  events_.ReadDone(slot, error, path);
+}
 
 void ShmFabric::WantImport(Link& link, const Want& want) {
   link.wants.push_back(want);

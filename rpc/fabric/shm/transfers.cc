@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rpc/base/check.h"
+#include "rpc/memory/pool.h"
 
 namespace verbena::fabric::shm {
 namespace {
@@ -50,6 +51,7 @@ void Transfers::Add(ReadSlot slot, Link& link, Lane lane, const RemoteKey& key, 
     if (t.into == nullptr || t.into->host_accessible()) t.into = piece.device;
   }
   t.error = Error::kOk;
+  t.path = Path::kNone;
   t.outstanding = 0;
   t.by_process = false;
   t.imported = false;
@@ -95,7 +97,11 @@ bool Transfers::Work(size_t budget, absl::FunctionRef<bool()> yield) {
     if (!t.process.Step(budget, yield, t.error)) break;
     const uint32_t index = by_process_[i];
     by_process_.erase(by_process_.begin() + static_cast<ptrdiff_t>(i));
-    Finish(index);
+    if (t.error == Error::kOk && t.bounced.data != nullptr) {
+      CopyToPieces(index, t.bounced.data, nullptr);
+    } else {
+      Finish(index);
+    }
     ended = true;
   }
   for (Engine& engine : engines_) {
@@ -141,19 +147,30 @@ void Transfers::Begin(uint32_t index) {
     t.error = Error::kOk;
     return BeginMapped(index, t.import->mapping(), view.start + t.offset);
   }
+  if (link.process_way) return BeginProcess(index, view.start + t.offset);
+  t.error = Error::kUnsupported;
+  Finish(index);
+}
+
+void Transfers::BeginProcess(uint32_t index, uint64_t address) {
+  Transfer& t = all_[index];
   const bool into_host = std::all_of(t.pieces.begin(), t.pieces.end(), [](const LocalPiece& p) {
     return p.device->host_accessible();
   });
-  if (!link.process_way || !into_host) {
-    t.error = Error::kUnsupported;
-    return Finish(index);
+  if (!TakesPath(index, into_host ? Path::kProcess : Path::kPinnedStaging)) return;
+  absl::Span<const LocalPiece> pieces = t.pieces;
+  if (!into_host) {
+    t.bounce = memory::TryAllocateBlock(t.bytes);
+    // Not page-locked, so copied once more: a process that never had host memory of the pools.
+    if (!t.bounce) t.heap.reset(new std::byte[t.bytes]);
+    t.bounced = {&memory::HostDevice(), t.bounce ? t.bounce.data() : t.heap.get(), t.bytes};
+    pieces = {&t.bounced, 1};
   }
   t.state = State::kCopying;
   t.by_process = true;
   ++begun_;
-  ++link.copies;
-  t.process.Begin(link.channel->peer_pid(), link.channel->peer_pidfd(), view.start + t.offset,
-                  t.pieces);
+  ++t.link->copies;
+  t.process.Begin(t.link->channel->peer_pid(), t.link->channel->peer_pidfd(), address, pieces);
   by_process_.push_back(index);
 }
 
@@ -178,12 +195,31 @@ bool Transfers::Ready(const Transfer& t, uint64_t offset, uint64_t populate) con
   return t.into->host_accessible() || t.import->lock_tried();
 }
 
+bool Transfers::TakesPath(uint32_t index, Path path) {
+  Transfer& t = all_[index];
+  t.path = path;
+  const Path required = t.pieces.front().path;
+  if (required == Path::kNone || required == path) return true;
+  t.error = Error::kUnsupported;
+  Finish(index);
+  return false;
+}
+
 void Transfers::BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset) {
   Transfer& t = all_[index];
+  const std::byte* const from = mapping.base + offset;
+  memory::Device* const mapped = mapping.device->host_accessible() ? nullptr : mapping.device;
+  const LocalPiece& first = t.pieces.front();
+  const memory::Device& by = mapped == nullptr ? *first.device : *mapped;
+  if (!TakesPath(index, by.PathOf({first.data, from, first.bytes}, mapping.path))) return;
   t.state = State::kCopying;
   ++begun_;
   ++t.link->copies;
-  const std::byte* from = mapping.base + offset;
+  CopyToPieces(index, from, mapped);
+}
+
+void Transfers::CopyToPieces(uint32_t index, const std::byte* from, memory::Device* mapped) {
+  Transfer& t = all_[index];
   absl::InlinedVector<memory::CopyPiece, 8> run;
   for (size_t i = 0; i < t.pieces.size(); ++i) {
     run.push_back({t.pieces[i].data, from, t.pieces[i].bytes});
@@ -192,9 +228,8 @@ void Transfers::BeginMapped(uint32_t index, const memory::Mapping& mapping, uint
     if (!last && t.pieces[i + 1].device == t.pieces[i].device) continue;
     // At most kBegunMax x kPiecesMax copies wait in an engine; one with no room for that is broken.
     // Whichever end is not the host's knows how to reach both.
-    memory::Device* device =
-        mapping.device->host_accessible() ? t.pieces[i].device : mapping.device;
-    if (EngineFor(*device).Copy(index, run, t.pieces[i].order)) {
+    memory::Device& device = mapped == nullptr ? *t.pieces[i].device : *mapped;
+    if (EngineFor(device).Copy(index, run, t.pieces[i].order)) {
       ++t.outstanding;
     } else {
       t.error = Error::kNoMemory;
@@ -216,8 +251,11 @@ void Transfers::Finish(uint32_t index) {
   t.state = State::kFree;
   t.link = nullptr;
   t.import.reset();
+  t.bounce.Reset();
+  t.heap.reset();
+  t.bounced = LocalPiece();
   free_.push_back(index);
-  owner_.OnTransferDone(t.slot, t.error);
+  owner_.OnTransferDone(t.slot, t.error, t.path);
 }
 
 memory::CopyEngine& Transfers::EngineFor(memory::Device& device) {

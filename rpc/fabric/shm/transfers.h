@@ -1,8 +1,8 @@
 #pragma once
 // shm::Transfers: the READs of one fabric. Each is checked against the peer's lease table, copied a
-// budget at a time by a memory::CopyEngine (what the peer exported) or from the peer's process, and
-// checked again. Small ones go before large ones; few copies are begun at once, because a begun one
-// has to end before its lane or link can.
+// budget at a time by a memory::CopyEngine (what the peer exported) or from the peer's process (to
+// a device by way of a block of the pools), and checked again. Small ones go before large ones; few
+// copies are begun at once, because a begun one has to end before its lane or link can.
 //
 // Reactor thread only.
 #include <cstddef>
@@ -16,6 +16,7 @@
 #include "rpc/fabric/fabric.h"
 #include "rpc/fabric/shm/link.h"
 #include "rpc/fabric/shm/process_copy.h"
+#include "rpc/memory/region.h"
 
 namespace verbena::fabric::shm {
 
@@ -23,7 +24,7 @@ class Transfers {
  public:
   // Reports a READ's end; has a job map, or fault in, what the peer of `link` exported.
   struct Owner {
-    virtual void OnTransferDone(ReadSlot slot, Error error) = 0;
+    virtual void OnTransferDone(ReadSlot slot, Error error, Path path) = 0;
     virtual void WantImport(Link& link, const Want& want) = 0;
 
    protected:
@@ -52,6 +53,7 @@ class Transfers {
     State state = State::kFree;
     bool by_process = false;
     Error error = Error::kOk;
+    Path path = Path::kNone;  // once it is known
     uint32_t outstanding = 0;
     uint32_t import_round =
         0;                  // kWaiting: of the job that will have seen the export, if there is one
@@ -66,6 +68,9 @@ class Transfers {
     absl::InlinedVector<LocalPiece, 4> pieces;
     memory::Device* into = nullptr;  // of the pieces; of several a device
     ProcessCopy process;
+    memory::Block bounce;               // what `process` fills for a device
+    std::unique_ptr<std::byte[]> heap;  // or this
+    LocalPiece bounced;                 // all of that
   };
   struct Engine {
     memory::Device* device;
@@ -79,7 +84,12 @@ class Transfers {
   // False: it waits for memory that is not mapped, or not as it needs.
   bool HasImport(Transfer& t, const LeaseView& view);
   bool Ready(const Transfer& t, uint64_t offset, uint64_t populate) const;
+  // Whether the first byte would come as the READ requires; else it has ended.
+  bool TakesPath(uint32_t index, Path path);
   void BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset);
+  void BeginProcess(uint32_t index, uint64_t address);
+  // Queues copies from `from` to the pieces; ends it where none could be. `mapped`: of a device.
+  void CopyToPieces(uint32_t index, const std::byte* from, memory::Device* mapped);
   void Finish(uint32_t index);
   memory::CopyEngine& EngineFor(memory::Device& device);
 

@@ -33,6 +33,7 @@ TcpFabric::TcpFabric(const TcpOptions& options)
   Watch(inbox_->bell(), ~uint64_t{0}, false, true);
   watched_ = 0;  // the bell is looked at without the kernel
   traits_.name = "tcp";
+  traits_.path = Path::kStream;
   traits_.segment_bytes = limits::kTcpSegmentBytes;
   traits_.slot_bytes = limits::kTcpSegmentBytes;
   traits_.window_slots = kWindowFrames;

@@ -19,6 +19,7 @@
 #include "absl/utility/utility.h"
 #include "verbena/metadata.h"
 #include "verbena/options.h"
+#include "verbena/path.h"
 #include "verbena/task.h"
 #include "verbena/tensor.h"
 
@@ -36,6 +37,7 @@ using Result = std::conditional_t<std::is_void_v<T>, absl::Status,
 struct CallReport {
   absl::string_view transport;  // "shm", "tcp", ...; empty when the call never reached a link
   absl::string_view peer;       // the channel's target
+  Path path = Path::kNone;      // of a fetch, and of a call whose reply was placed: how bytes came
   Metadata trailing_metadata;
 };
 

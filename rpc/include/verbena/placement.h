@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "verbena/device.h"
+#include "verbena/path.h"
 #include "verbena/tensor.h"
 
 namespace verbena {
@@ -46,7 +47,16 @@ class Placement {
   }
   Placement InStream(DeviceStream stream) && { return std::move(InStream(stream)); }
 
+  // The fetch ends with FAILED_PRECONDITION, which names both, when its bytes would come by another
+  // path; none has moved then.
+  Placement& RequirePath(Path path) & {
+    path_ = path;
+    return *this;
+  }
+  Placement RequirePath(Path path) && { return std::move(RequirePath(path)); }
+
   Device device() const { return device_; }
+  Path required_path() const { return path_; }
   // Null: none.
   void* stream() const { return stream_; }
   // Null: no destination was given for it.
@@ -57,6 +67,7 @@ class Placement {
 
  private:
   Device device_;
+  Path path_ = Path::kNone;
   void* stream_ = nullptr;
   std::shared_ptr<const std::vector<Tensor>> into_;
 };

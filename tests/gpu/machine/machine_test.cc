@@ -94,7 +94,6 @@ TEST_CASE("tensors of this process are taken by the other", "[machine]") {
   for (const char* memory : {"library", "malloc", "virtual", "host", "heap"}) {
     for (int to = -1; to < Gpus(); ++to) {
       INFO(memory << " to " << to);
-      if (std::string(memory) == "heap" && to >= 0) continue;  // the shm fabric has no way yet
       const size_t bytes = 5000001;
       Buffer buffer = UserMemory::Make(memory, Gpus() - 1, bytes);
       FillAt(buffer.device(), buffer.mutable_data(), bytes, 5);
@@ -160,6 +159,80 @@ TEST_CASE("an owner that is killed while it is read ends fetches, and the GPU go
   }
   Reader again;
   again.See(Of("malloc", 1 << 20));
+}
+
+TEST_CASE("a tensor is told of when the stream that writes it has got there", "[machine]") {
+  Reader reader;
+  reader.Get(Of("malloc", 4096));  // it is there
+  const size_t bytes = 8 << 20;
+  Buffer source = UserMemory::Make("malloc", 0, bytes), mine = UserMemory::Make("malloc", 0, bytes);
+  FillAt(source.device(), source.mutable_data(), bytes, 31);
+  FillAt(mine.device(), mine.mutable_data(), bytes, 7777);
+  for (int round = 0; round < 3; ++round) {
+    HeldStream stream(0);
+    stream.Hold();
+    stream.Copy(mine.mutable_data(), source.data(), bytes);
+    const Tensor tensor = *Tensor::Wrap(mine, kUInt8, Shape(static_cast<int64_t>(bytes)));
+    auto after = tensor.After(DeviceStream(stream.handle()));
+    REQUIRE(after.ok());
+    Parcel<::gpu_test::Taken> taken;
+    taken->set_gpu(Gpus() - 1);
+    taken->set_seed(31);
+    taken.Attach(*taken->mutable_tensor(), *after);
+    auto call = reader.stub.Take(taken);
+    std::this_thread::sleep_for(std::chrono::milliseconds(round * 10));
+    CHECK_FALSE(call.done());
+    stream.Release();
+    auto seen = std::move(call).Get();
+    INFO(seen.status().ToString());
+    REQUIRE(seen.ok());
+    CHECK(seen->right());
+    FillAt(mine.device(), mine.mutable_data(), bytes, 7777);
+  }
+}
+
+TEST_CASE("bytes arrive in the order of the stream that uses their place", "[machine]") {
+  Reader reader;
+  const size_t bytes = 8 << 20;
+  const int to = Gpus() - 1;
+  const Shape shape(static_cast<int64_t>(bytes));
+  auto given = reader.Get(Of("library", bytes, 0, 12));
+  Tensor into = *Tensor::Empty(kUInt8, shape, Device::Cuda(to));
+  Tensor before = *Tensor::Empty(kUInt8, shape, Device::Cuda(to));
+  Tensor after = *Tensor::Empty(kUInt8, shape, Device::Cuda(to));
+  FillAt(into.device(), into.mutable_data(), bytes, 500);
+  HeldStream stream(to);
+  stream.Hold();
+  stream.Copy(before.mutable_data(), into.data(), bytes);
+  auto fetch =
+      given.Fetch(given->tensor(), Placement::Into(into).InStream(DeviceStream(stream.handle())));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK_FALSE(fetch.done());
+  stream.Release();
+  REQUIRE(std::move(fetch).Get().ok());
+  stream.Copy(after.mutable_data(), into.data(), bytes);
+  stream.Synchronize();
+  CHECK(FirstWrong(before.device(), before.data(), bytes, 500) == bytes / 4);
+  CHECK(FirstWrong(after.device(), after.data(), bytes, 12) == bytes / 4);
+}
+
+TEST_CASE("the path of a fetch is what the GPUs are, and another is refused", "[machine]") {
+  Reader reader;
+  for (const char* memory : {"library", "malloc"}) {
+    auto given = reader.Get(Of(memory, 1 << 20));
+    for (int to = -1; to < Gpus(); ++to) {
+      const Device where = to < 0 ? Device::Host() : Device::Cuda(to);
+      const Path right = to < 0    ? Path::kDeviceCopy
+                         : to == 0 ? Path::kSameDevice
+                                   : Path::kNvlinkIpc;
+      INFO(memory << " to " << to << ", right is " << PathName(right));
+      CHECK(given.Fetch(given->tensor(), Placement(where).RequirePath(right)).Get().ok());
+      const absl::Status status =
+          given.Fetch(given->tensor(), Placement(where).RequirePath(Path::kGdrRead)).Get().status();
+      CHECK(status.message() == "the path of these bytes is " + std::string(PathName(right)) +
+                                    ", and gdr-read is required");
+    }
+  }
 }
 
 TEST_CASE("a GPU that is full is said, and the process goes on", "[machine]") {

@@ -57,9 +57,12 @@ class Table {
     const Placement into = Placement::Into(*Tensor::Empty(kUInt8, shape, where));
     auto given = stub_.Give(wanted, CallOptions().set_wait_for_ready(true)).Get();
     VERBENA_CHECK(given.ok(), given.status().ToString());
+    Path path = Path::kNone;
     const auto fetch = [&](Parcel<::gpu_test::Given>& from) {
-      auto tensor = from.Fetch(from->tensor(), into).Get();
+      auto call = from.Fetch(from->tensor(), into);
+      auto tensor = call.Get();
       VERBENA_CHECK(tensor.ok(), tensor.status().ToString());
+      path = call.report().path;
     };
     const double first = Microseconds([&] { fetch(*given); });
     std::vector<double> ours, calls, raw;
@@ -77,12 +80,12 @@ class Table {
       const std::vector<double> more = Raw(way, bytes, times);
       raw.insert(raw.end(), more.begin(), more.end());
     }
-    Print(way, bytes, first, Median(ours), Median(calls), Median(raw));
+    Print(way, bytes, first, Median(ours), Median(calls), Median(raw), path);
   }
 
   void Finish() const {
-    std::printf("\n%-34s %8s %12s %10s %10s %10s %9s %7s\n", "way", "size", "first us", "fetch us",
-                "call us", "raw us", "GB/s", "of raw");
+    std::printf("\n%-30s %8s %10s %10s %10s %10s %9s %6s  %s\n", "way", "size", "first us",
+                "fetch us", "call us", "raw us", "GB/s", "of raw", "path");
     for (const std::string& row : rows_) std::printf("%s\n", row.c_str());
   }
 
@@ -115,11 +118,13 @@ class Table {
     return mapping->base;
   }
 
-  void Print(const Way& way, size_t bytes, double first, double ours, double call, double raw) {
+  void Print(const Way& way, size_t bytes, double first, double ours, double call, double raw,
+             Path path) {
     char row[200];
-    std::snprintf(row, sizeof row, "%-34s %8s %12.1f %10.2f %10.2f %10.2f %9.1f %6.2f", way.name,
-                  Size(bytes).c_str(), first, ours, call, raw,
-                  static_cast<double>(bytes) / ours / 1e3, raw / ours);
+    std::snprintf(row, sizeof row, "%-30s %8s %10.1f %10.2f %10.2f %10.2f %9.1f %6.2f  %s",
+                  way.name, Size(bytes).c_str(), first, ours, call, raw,
+                  static_cast<double>(bytes) / ours / 1e3, raw / ours,
+                  std::string(PathName(path)).c_str());
     std::printf("%s\n", row);
     std::fflush(stdout);
     rows_.push_back(row);

@@ -89,6 +89,8 @@ Buffer Virtual(int gpu, size_t bytes) {
 void CopyNow(int gpu, std::byte* to, const std::byte* from, size_t bytes) {
   UseOn(gpu);
   CUDA_CHECK(Function<Result(Address, Address, size_t)>("cuMemcpy")(At(to), At(from), bytes));
+  // Of pageable memory it returns once the driver has the bytes, not once the GPU has.
+  CUDA_CHECK(Function<Result(Stream)>("cuStreamSynchronize")(nullptr));
 }
 
 }  // namespace
@@ -138,6 +140,41 @@ size_t FirstWrong(Device where, const std::byte* from, size_t bytes, uint32_t se
     if (std::memcmp(&words[i], &right, std::min<size_t>(4, bytes - 4 * i)) != 0) return i;
   }
   return words.size();
+}
+
+HeldStream::HeldStream(int gpu) : gpu_(gpu) {
+  UseOn(gpu_);
+  CUDA_CHECK(Cuda().cuStreamCreateWithPriority(&stream_, gpu::abi::kStreamNonBlocking, 0));
+  void* word = nullptr;
+  CUDA_CHECK(Cuda().cuMemHostAlloc(&word, 64, gpu::abi::kHostAllocPortable));
+  word_ = static_cast<uint32_t*>(word);
+  *word_ = 0;
+  CUDA_CHECK(Cuda().cuMemHostGetDevicePointer_v2(&address_, word, 0));
+}
+
+HeldStream::~HeldStream() {
+  Release();
+  Synchronize();
+  CUDA_CHECK(Cuda().cuStreamDestroy_v2(stream_));
+  CUDA_CHECK(Cuda().cuMemFreeHost(const_cast<uint32_t*>(word_)));
+}
+
+void HeldStream::Hold() {
+  UseOn(gpu_);
+  constexpr unsigned kAtLeast = 0;
+  CUDA_CHECK(Function<Result(Stream, Address, uint32_t, unsigned)>("cuStreamWaitValue32_v2")(
+      stream_, address_, *word_ + 1, kAtLeast));
+}
+
+void HeldStream::Release() { *word_ = *word_ + 1; }
+
+void HeldStream::Copy(std::byte* to, const std::byte* from, size_t bytes) {
+  UseOn(gpu_);
+  CUDA_CHECK(Cuda().cuMemcpyAsync(At(to), At(from), bytes, stream_));
+}
+
+void HeldStream::Synchronize() {
+  CUDA_CHECK(Function<Result(Stream)>("cuStreamSynchronize")(stream_));
 }
 
 std::vector<double> RawCopies(int gpu, std::byte* to, const std::byte* from, size_t bytes,

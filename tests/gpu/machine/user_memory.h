@@ -26,6 +26,27 @@ void FillAt(Device where, std::byte* to, size_t bytes, uint32_t seed);
 // The first word that is not what FillAt wrote; bytes / 4 when all are.
 size_t FirstWrong(Device where, const std::byte* from, size_t bytes, uint32_t seed);
 
+// A stream of a user's, whose work waits until Release.
+class HeldStream {
+ public:
+  explicit HeldStream(int gpu);
+  ~HeldStream();
+  HeldStream(const HeldStream&) = delete;
+  HeldStream& operator=(const HeldStream&) = delete;
+  void* handle() const { return stream_; }
+  // What is queued from now on waits for Release.
+  void Hold();
+  void Release();
+  void Copy(std::byte* to, const std::byte* from, size_t bytes);
+  void Synchronize();
+
+ private:
+  const int gpu_;
+  gpu::abi::Stream stream_ = nullptr;
+  volatile uint32_t* word_ = nullptr;  // page-locked
+  gpu::abi::Address address_ = 0;
+};
+
 // How a copy of the driver's own compares: microseconds of each of `times` copies on a stream of
 // the GPU's, waited for as CUDA's manual says (an event, polled).
 std::vector<double> RawCopies(int gpu, std::byte* to, const std::byte* from, size_t bytes,
