@@ -232,8 +232,9 @@ void ClientAttempt::OnOpenReply(const std::string& body) {
         absl::UnavailableError(absl::StrCat(options_.address, ": ", reply.status().message())));
   }
   if (!reply->status.ok()) {
+    // The code is kept: a transport that has its maximum of links at the server may work later.
     return TransportFailed(
-        absl::UnavailableError(absl::StrCat("the server: ", reply->status.message())));
+        absl::Status(reply->status.code(), absl::StrCat("the server: ", reply->status.message())));
   }
   std::vector<int> fds;
   absl::Status status = CheckSegment(*reply);
@@ -320,6 +321,7 @@ void ClientAttempt::NotProved(const absl::Status& why) {
 }
 
 void ClientAttempt::TransportFailed(const absl::Status& why) {
+  exhausted_ |= absl::IsResourceExhausted(why);
   NoteReason(why);
   candidates_.erase(candidates_.begin());
   opening_.side.Reset();
@@ -331,6 +333,7 @@ void ClientAttempt::TransportFailed(const absl::Status& why) {
 
 void ClientAttempt::NoneWorks() {
   std::string text = absl::StrCat("no transport to ", options_.address, " works: ", why_);
+  if (exhausted_) return Fail(absl::ResourceExhaustedError(text));
   Fail(may_work_later_ ? absl::UnavailableError(text) : absl::FailedPreconditionError(text));
 }
 

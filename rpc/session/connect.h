@@ -88,6 +88,7 @@ class ClientAttempt : public std::enable_shared_from_this<ClientAttempt> {
   std::vector<std::string> candidates_;  // still to try, best first
   std::string why_;                      // why not those that were tried
   bool may_work_later_ = false;          // one of them, as far as can be told
+  bool exhausted_ = false;               // one of them has its maximum of links, here or there
   bool asked_for_memory_ = false;
   wire::Hello server_;
   Opening opening_;

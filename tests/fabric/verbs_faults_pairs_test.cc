@@ -11,14 +11,6 @@ constexpr LinkId kLink{1}, kOther{2};
 constexpr size_t kChunk = 64 << 10;
 constexpr uint32_t kReads = 8;
 
-#define VERBENA_EACH_RUNG(rung)                                          \
-  const auto& rung = Rungs()[GENERATE(size_t{0}, size_t{1}, size_t{2})]; \
-  INFO(rung.name);                                                       \
-  if (!rung.skip.empty()) {                                              \
-    WARN("skipped: " << rung.skip);                                      \
-    return;                                                              \
-  }
-
 // READs under way of one lease, into a buffer each.
 struct Reads {
   Reads(Rig& rig_in, const RemoteKey& key)

@@ -54,6 +54,7 @@ RawPeer::RawPeer(VerbsFabric& fabric, LinkId link, bool start)
   REQUIRE(theirs.ok());
   absl::StatusOr<LinkOffer> offer = ParseLinkOffer(theirs->blob);
   REQUIRE(offer.ok());
+  offer->end.read_depth_in = 16;  // as if READs were welcome, so that they are sent
   REQUIRE(control_->Connect(offer->end).ok());
   offer->end = control_->local();
   Sockets none;

@@ -122,3 +122,12 @@ ibv_qp* BulkPairOf(VerbsFabric& fabric, LinkId link);
 void ForceError(ibv_qp* qp);
 
 }  // namespace verbena::fabric::verbs
+
+// Runs the case once for each rung.
+#define VERBENA_EACH_RUNG(rung)                                          \
+  const auto& rung = Rungs()[GENERATE(size_t{0}, size_t{1}, size_t{2})]; \
+  INFO(rung.name);                                                       \
+  if (!rung.skip.empty()) {                                              \
+    WARN("skipped: " << rung.skip);                                      \
+    return;                                                              \
+  }

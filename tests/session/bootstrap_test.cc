@@ -231,6 +231,24 @@ TEST_CASE("an engine's maximum of links is a typed refusal", "[bootstrap]") {
   CHECK(pair.Connect().status().code() == StatusCode::kResourceExhausted);
 }
 
+TEST_CASE("a transport's maximum of links is a typed refusal where no other works", "[bootstrap]") {
+  const absl::Status full = absl::ResourceExhaustedError("fast: the limit of 7 links is reached");
+  Pair pair;
+  SECTION("the server's") { pair.server.Fake("fast")->faults.prepare_server = full; }
+  SECTION("the client's") { pair.client.Fake("fast")->faults.prepare_client = full; }
+  ConnectOptions fast_only;
+  fast_only.transports = {"fast"};
+  const auto refused = pair.Connect(fast_only);
+  CHECK(refused.status().code() == StatusCode::kResourceExhausted);
+  CHECK(Says(refused.status(), "7 links"));
+  CheckNothingLeft(pair, 0);
+  // Who may use another gets it, and the reason.
+  const auto link = pair.Connect();
+  REQUIRE(link.ok());
+  CHECK(Of(link).setup.info.transport == "slow");
+  CHECK(Of(link).setup.info.why.find("7 links") != std::string::npos);
+}
+
 TEST_CASE("links are spread over engines in turn", "[bootstrap]") {
   FakeSink sink;
   FakeOwner owner;

@@ -26,6 +26,9 @@
 
 namespace verbena::fabric::verbs {
 
+// What a link's last word carries: a SEND of no bytes with this immediate value. No frame has one.
+inline constexpr uint32_t kByeWord = 0x56425945;
+
 struct QueuePairEnd {
   uint32_t qp_number = 0;
   uint32_t psn = 0;

@@ -121,11 +121,18 @@ class VerbsFabric final : public Fabric, private DeviceListener {
     uint32_t control_number = 0;
     std::vector<LaneSetup> lanes;
   };
-  // A frame for a link that has not started.
+  // What a receive brought.
+  struct Received {
+    uint32_t buffer = 0;
+    uint32_t bytes = 0;
+    bool immediate = false;
+    uint32_t word = 0;  // of the immediate
+  };
+  // For a link that has not started.
   struct EarlyFrame {
-    uint32_t qp_number;
-    uint32_t buffer;
-    uint32_t bytes;
+    uint32_t qp_number = 0;
+    Received received;
+    bool last = false;  // more came than the window holds, and was dropped
   };
   enum class LeaseState : uint8_t {
     kNone,
@@ -176,7 +183,8 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   void PostBye(Link& link);
   void OnSendDone(ControlEnd& end, const WorkId& id);
   void OnReceived(const ibv_wc& completion, EventSink& sink);
-  void DeliverFrame(Link& link, const std::byte* frame, uint32_t bytes, EventSink& sink);
+  void DeliverFrame(Link& link, const Received& received, EventSink& sink);
+  void KeepEarly(uint32_t qp_number, const Received& received);
   void DeliverEarly(EventSink& sink);
   void GiveBack(uint32_t buffer, uint32_t qp_number);
   bool Holds(uint32_t qp_number);

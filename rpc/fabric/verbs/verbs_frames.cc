@@ -1,4 +1,6 @@
 // The control lanes: frames out in chains, frames in from the pool.
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -17,8 +19,6 @@ constexpr uint32_t kFrameBytesMin = 8;
 constexpr uint32_t kReservedWork = 1;
 // How long the peer's NIC may take to acknowledge a link's last frames before they are given up.
 constexpr int64_t kByeNs = 50'000'000;
-// What the last word carries, so that a stray immediate is none.
-constexpr uint32_t kByeWord = 0x56425945;
 
 }  // namespace
 
@@ -162,7 +162,7 @@ void VerbsFabric::PostBye(Link& link) {
   work.wr_id = WorkId{WorkKind::kBye, end.number, end.posted}.word();
   work.opcode = IBV_WR_SEND_WITH_IMM;
   work.send_flags = IBV_SEND_SIGNALED;
-  work.imm_data = kByeWord;
+  work.imm_data = htonl(kByeWord);
   ibv_send_wr* refused = nullptr;
   if (ibv_post_send(end.qp(), &work, &refused) != 0) return FailEnd(end);
   end.held[end.posted % ControlEnd::kRing] = ControlEnd::kNoBuffer;
@@ -187,15 +187,19 @@ void VerbsFabric::OnSendDone(ControlEnd& end, const WorkId& id) {
 }
 
 void VerbsFabric::OnReceived(const ibv_wc& completion, EventSink& sink) {
-  const uint32_t buffer = WorkId::FromWord(completion.wr_id).number;
+  Received received;
+  received.buffer = WorkId::FromWord(completion.wr_id).number;
+  const uint32_t buffer = received.buffer;
+  if (completion.status == IBV_WC_SUCCESS) {
+    received.bytes = completion.byte_len;
+    received.immediate = (completion.wc_flags & IBV_WC_WITH_IMM) != 0;
+    received.word = received.immediate ? ntohl(completion.imm_data) : 0;
+  }
   const auto found = by_qp_number_.find(completion.qp_num);
   End* const end = found == by_qp_number_.end() ? nullptr : ends_.Find(found->second);
   if (end == nullptr) {
     const bool good = completion.status == IBV_WC_SUCCESS;
-    if (good && Holds(completion.qp_num)) {
-      early_.push_back({completion.qp_num, buffer, completion.byte_len});
-      return;
-    }
+    if (good && Holds(completion.qp_num)) return KeepEarly(completion.qp_num, received);
     GiveBack(buffer, completion.qp_num);
     ++counters_.stale_completions;
     return;
@@ -212,12 +216,7 @@ void VerbsFabric::OnReceived(const ibv_wc& completion, EventSink& sink) {
     return;
   }
   ++link.counters.receives;
-  const bool bye = (completion.wc_flags & IBV_WC_WITH_IMM) != 0;
-  if (!link.closing && bye) {
-    BeginDown(link, absl::UnavailableError("verbs: the peer closed the link"), false);
-  } else if (!link.closing) {
-    DeliverFrame(link, receives_->data(buffer), completion.byte_len, sink);
-  }
+  if (!link.closing) DeliverFrame(link, received, sink);
   GiveBack(buffer, completion.qp_num);
   if (receives_->WantsRepost()) receives_->Repost();
 }
@@ -230,8 +229,18 @@ void VerbsFabric::GiveBack(uint32_t buffer, uint32_t qp_number) {
   if (end != nullptr && end->up()) receives_->Give(buffer, end->qp());
 }
 
-void VerbsFabric::DeliverFrame(Link& link, const std::byte* frame, uint32_t bytes,
-                               EventSink& sink) {
+void VerbsFabric::DeliverFrame(Link& link, const Received& received, EventSink& sink) {
+  const uint32_t bytes = received.bytes;
+  if (received.immediate && received.word == kByeWord && bytes == 0) {
+    return BeginDown(link, absl::UnavailableError("verbs: the peer closed the link"), false);
+  }
+  if (received.immediate) {
+    return BeginDown(link,
+                     absl::DataLossError(absl::StrCat("verbs: ", bytes, " bytes with immediate ",
+                                                      received.word, ", which no frame has")),
+                     false);
+  }
+  const std::byte* const frame = receives_->data(received.buffer);
   uint16_t length = 0;
   if (bytes >= kFrameBytesMin) memcpy(&length, frame, sizeof length);
   if (bytes < kFrameBytesMin || length != static_cast<uint16_t>(bytes)) {
@@ -252,6 +261,18 @@ bool VerbsFabric::Holds(uint32_t qp_number) {
   });
 }
 
+// As much as the window holds: more would keep receives from everybody, and the link ends when it
+// starts.
+void VerbsFabric::KeepEarly(uint32_t qp_number, const Received& received) {
+  const auto mine = [&](const EarlyFrame& early) { return early.qp_number == qp_number; };
+  if (std::count_if(early_.begin(), early_.end(), mine) < traits_.window_slots) {
+    early_.push_back({qp_number, received});
+    return;
+  }
+  std::find_if(early_.rbegin(), early_.rend(), mine)->last = true;
+  GiveBack(received.buffer, qp_number);
+}
+
 // Before anything newer of the same links.
 void VerbsFabric::DeliverEarly(EventSink& sink) {
   for (const LinkId id : std::exchange(started_, {})) {
@@ -265,8 +286,15 @@ void VerbsFabric::DeliverEarly(EventSink& sink) {
       return true;
     });
     for (const EarlyFrame& early : mine) {
-      if (!link->closing) DeliverFrame(*link, receives_->data(early.buffer), early.bytes, sink);
-      GiveBack(early.buffer, qp_number);
+      if (!link->closing) DeliverFrame(*link, early.received, sink);
+      GiveBack(early.received.buffer, qp_number);
+      if (early.last && !link->closing) {
+        BeginDown(
+            *link,
+            absl::DataLossError(absl::StrCat("verbs: more frames than the window of ",
+                                             traits_.window_slots, " before the link started")),
+            false);
+      }
     }
   }
 }

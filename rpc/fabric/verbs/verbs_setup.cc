@@ -158,7 +158,7 @@ void VerbsFabric::Abandon(LinkId id) {
   inbox_->Push([this, number] {
     std::erase_if(early_, [&](const EarlyFrame& early) {
       if (early.qp_number != number) return false;
-      if (srq_ != nullptr) receives_->Give(early.buffer, nullptr);
+      if (srq_ != nullptr) receives_->Give(early.received.buffer, nullptr);
       return true;
     });
   });
