@@ -276,6 +276,31 @@ void ChannelCore::TellReadyWaiters(const absl::Status& status) {
   }
 }
 
+namespace {
+
+ConnectionCounters CountersFrom(const session::LinkTally& tally) {
+  ConnectionCounters counters;
+  counters.messages_sent = tally.messages_sent;
+  counters.messages_received = tally.messages_received;
+  counters.frames_sent = tally.frames_sent;
+  counters.frames_received = tally.frames_received;
+  counters.credit_stalls = tally.credit_stalls;
+  counters.reads = tally.reads;
+  counters.read_bytes = tally.read_bytes;
+  counters.doorbells = tally.fabric.doorbells;
+  counters.send_ticks = tally.fabric.send_ticks;
+  counters.work_reads = tally.fabric.reads;
+  counters.read_doorbells = tally.fabric.read_doorbells;
+  counters.send_waits = tally.fabric.send_waits;
+  counters.lanes_broken = tally.fabric.lanes_broken;
+  counters.window_leases = tally.fabric.window_leases;
+  counters.registered_leases = tally.fabric.registered_leases;
+  counters.lane_leases = tally.fabric.lane_leases;
+  return counters;
+}
+
+}  // namespace
+
 ChannelStatus ChannelCore::StatusInSeat() const {
   ChannelStatus status;
   status.state = state_;
@@ -287,6 +312,7 @@ ChannelStatus ChannelCore::StatusInSeat() const {
   status.peer = info.peer;
   status.bounds_enforced = info.bounds_enforced;
   status.read_ways = info.read_ways;
+  status.counters = CountersFrom(link_->tally());
   switch (info.revocation) {
     case fabric::Revocation::kWindow:
       status.revocation = "window";

@@ -30,6 +30,7 @@
 #include "absl/types/span.h"
 #include "rpc/base/check.h"
 #include "rpc/base/ids.h"
+#include "rpc/fabric/link_counters.h"
 #include "rpc/memory/region.h"
 
 namespace verbena::fabric {
@@ -151,6 +152,9 @@ class Fabric {
   virtual absl::Status CompleteLane(LinkId link, Lane lane, Offer peer) = 0;
 
   // The rest: reactor thread only (in the driver seat).
+
+  // For statistics; zeros for what the fabric does not count, and for a link that is gone.
+  virtual LinkCounters CountersOf(LinkId) const { return {}; }
 
   // From now on events of the link are delivered. Called once, after Complete.
   virtual void Start(LinkId link) = 0;

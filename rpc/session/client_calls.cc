@@ -65,6 +65,7 @@ inline void ClientCalls::WriteHeader(const ClientCall& call, uint32_t method, ui
                                      static_cast<uint16_t>(bytes), word});
   wire::Store(to + 8, uint64_t{method} | uint64_t{TimeoutUs(call)} << 32);
   link_.engine_impl().CountSent();
+  ++link_.counted.messages_sent;
 }
 
 inline void ClientCalls::Open(ClientCall& call, ClientExchange* exchange, uint32_t index) {

@@ -45,6 +45,7 @@ std::byte* FrameWriter::ReserveSlow(uint32_t bytes, SendClass send_class) {
     if (frame_.bytes + bytes > Limit(send_class)) {
       stalled_ = true;
       link_.engine_impl().CountCreditStall();
+      ++link_.counted.credit_stalls;
       return nullptr;
     }
   }

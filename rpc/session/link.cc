@@ -30,6 +30,8 @@ void Link::Reply(ServerCall& call, const absl::Status& status, const Outgoing& r
   LinkImpl::Of(*this).server().Reply(call, status, reply);
 }
 
+LinkTally Link::tally() const { return static_cast<const LinkImpl*>(this)->TallyNow(); }
+
 void Link::StartFetch(PayloadSet& payloads, Fetch& fetch) {
   PayloadSetImpl& set = PayloadSetImpl::Of(payloads);
   EngineImpl& engine = set.engine();

@@ -64,6 +64,13 @@ void LinkImpl::Begin() {
   proof_->Begin(absl::ToInt64Nanoseconds(engine_impl_.options().prove_timeout));
 }
 
+LinkTally LinkImpl::TallyNow() const {
+  LinkTally tally = counted;
+  tally.frames_sent = writer_.frames_sent();
+  tally.fabric = fabric_.CountersOf(id_);
+  return tally;
+}
+
 absl::Status LinkImpl::DownStatus() const {
   if (peer_drains_ || draining_) {
     if (cause_.ok())

@@ -107,6 +107,9 @@ class LinkImpl final : public Link {
   std::vector<Arrival*> arrivals;
   LeaseNames names;  // of what those two hold
   uint32_t setup_jobs = 0;
+  // What parts count; the rest of what tally() says is asked for then.
+  LinkTally counted;
+  LinkTally TallyNow() const;
 
  private:
   enum class State : uint8_t { kProving, kUp, kClosing, kDown };

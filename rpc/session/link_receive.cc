@@ -14,10 +14,12 @@ inline void LinkImpl::OnRecord(wire::RecordHeader header, absl::Span<const std::
   if (state_ == State::kUp) [[likely]] {
     if (header.type == wire::RecordType::kReply && side_ == fabric::Side::kClient) {
       engine_impl_.CountReceived();
+      ++counted.messages_received;
       return client_.OnReply(header, record);
     }
     if (header.type == wire::RecordType::kRequest && side_ == fabric::Side::kServer) {
       engine_impl_.CountReceived();
+      ++counted.messages_received;
       return server_.OnRequest(header, record);
     }
   }
@@ -30,6 +32,7 @@ void LinkImpl::OnFrame(absl::Span<const std::byte> frame) {
     Violate(absl::InvalidArgumentError(wire::FrameErrorText(frame)));
     return;
   }
+  ++counted.frames_received;
   if (!writer_.credits().OnReceived(static_cast<uint32_t>(frame.size()))) {
     Violate(absl::ResourceExhaustedError(
         absl::StrCat("the peer sent more than its credits: ", writer_.credits().OverrunText())));

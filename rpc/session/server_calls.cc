@@ -276,6 +276,7 @@ bool ServerCalls::StageFast(Slot& slot, uint32_t index, const absl::Status& stat
   ServerCall* const call = slot.call;
   FreeSlot(slot);
   link_.engine_impl().CountSent();
+  ++link_.counted.messages_sent;
   link_.writer().Staged();
   if (call != nullptr) {
     call->link_ = nullptr;

@@ -55,6 +55,7 @@ bool ServerCalls::StageReady(ServerExchange& exchange) {
   wire::Store(to, wire::RecordHeader{wire::RecordType::kReply, flags, static_cast<uint16_t>(bytes),
                                      exchange.index | uint32_t{slot.generation} << 16});
   link_.engine_impl().CountSent();
+  ++link_.counted.messages_sent;
   link_.writer().Staged();
   LeaseGroup* const group = exchange.reply->group();
   if (group == nullptr) {

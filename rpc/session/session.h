@@ -207,6 +207,18 @@ struct LinkInfo {
   uint64_t staged_bytes_max = 0;  // see fabric::Fabric; once the link is up
 };
 
+// What this side of a link did since it began.
+struct LinkTally {
+  uint64_t messages_sent = 0;  // requests or replies
+  uint64_t messages_received = 0;
+  uint64_t frames_sent = 0;
+  uint64_t frames_received = 0;
+  uint64_t credit_stalls = 0;  // the peer's window was full
+  uint64_t reads = 0;
+  uint64_t read_bytes = 0;
+  fabric::LinkCounters fabric;
+};
+
 class Link {
  public:
   // ---- client side
@@ -232,6 +244,7 @@ class Link {
   static Engine& EngineOf(PayloadSet& payloads);  // any thread
 
   const LinkInfo& info() const { return info_; }
+  LinkTally tally() const;  // in the seat
   Engine& engine() const { return *engine_; }
   // Largest body that travels inline here.
   uint32_t inline_bytes_max() const;

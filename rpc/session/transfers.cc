@@ -260,6 +260,8 @@ void Transfers::Post(Transfer& transfer) {
   if (transfer.posted == 1) link_.DueAt(transfer.progress_ns + kNoProgressNs);
   if (!transfer.unposted()) posted_.PushBack(transfer);
   engine.CountRead(chunk.bytes);
+  ++link_.counted.reads;
+  link_.counted.read_bytes += chunk.bytes;
   link_.fabric().Read(slot, link_.id(), link_.lanes().reader_lane(), key,
                       transfer.entry->pieces[piece].offset + within, slice);
 }

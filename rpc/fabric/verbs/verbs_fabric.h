@@ -83,9 +83,9 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   bool Arm() override;
   void Disarm() override;
   int fd() const override { return epoll_fd_; }
+  LinkCounters CountersOf(LinkId link) const override;
 
-  // Reactor thread only. Zeros for a link that is gone.
-  LinkCounters CountersOf(LinkId link) const;
+  // Reactor thread only.
   FabricCounters counters() const;
   const Sizes& sizes() const { return sizes_; }
   // For tests: the queue pairs of a link, to bring them into the error state from outside.
@@ -107,6 +107,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
     bool chained = false;         // in chained_
     bool wants_sendable = false;  // in want_buffer_
     absl::Status cause;
+    uint64_t sent_in_poll = 0;    // the last in which frames left
     int64_t bye_deadline_ns = 0;  // 0: none is waited for
     LinkCounters counters;
   };
@@ -286,6 +287,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   std::vector<LeaseSlot> want_window_;
   bool windows_asked_ = false;
   Events events_;
+  uint64_t polls_ = 0;
   bool sendable_ = false;  // a buffer or a place in a send queue came back
   FabricCounters counters_;
   std::array<ibv_wc, 32> stash_;  // found while arming

@@ -145,6 +145,7 @@ void VerbsFabric::PostChain(Link& link) {
   end.posted += static_cast<uint32_t>(taken);
   link.counters.sends += taken;
   ++link.counters.doorbells;
+  if (std::exchange(link.sent_in_poll, polls_) != polls_) ++link.counters.send_ticks;
   for (size_t i = 0; i < count; ++i) {  // what is inline was copied, what was refused is dropped
     const bool inlined = (works[i].send_flags & IBV_SEND_INLINE) != 0;
     if (i >= taken || inlined) sends_->Give(end.chain[i].buffer);

@@ -23,6 +23,7 @@ bool VerbsFabric::TakeNews() {
 }
 
 bool VerbsFabric::Poll(EventSink& sink) {
+  ++polls_;
   bool any = TakeNews();
   if (!started_.empty()) DeliverEarly(sink);
   const int stashed = std::exchange(stashed_, 0);

@@ -201,6 +201,7 @@ void VerbsFabric::PostReadsOf(ReaderEnd& end) {
                                               : static_cast<uint32_t>(refused - works.data());
   end.posted += taken;
   counters.reads += taken;
+  ++counters.read_doorbells;
   if (result == 0) return;
   // What was refused never completes by itself.
   for (uint32_t i = taken; i < count; ++i) {

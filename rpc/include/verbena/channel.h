@@ -2,6 +2,7 @@
 // Channel: a client's way to one server. Shared, thread-safe; stubs hold it. It connects at its
 // first call, over the best transport that both sides can prove, and reconnects with back-off after
 // the peer was lost.
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -82,6 +83,29 @@ class ChannelOptions {
   uint64_t reply_bytes_max_ = 0;
 };
 
+// What this side of a connection did since it was made; for statistics.
+struct ConnectionCounters {
+  uint64_t messages_sent = 0;      // requests
+  uint64_t messages_received = 0;  // replies
+  uint64_t frames_sent = 0;        // what carried them, with what the library itself says
+  uint64_t frames_received = 0;
+  uint64_t credit_stalls = 0;      // times that the server's receive window was full
+  uint64_t reads = 0;              // chunks of payloads
+  uint64_t read_bytes = 0;
+
+  // Counted over verbs only, else 0. A frame is a SEND. What the NIC counts, such as RNR NAKs and
+  // retries, is in `verbena doctor --json`.
+  uint64_t doorbells = 0;       // SENDs posted at once
+  uint64_t send_ticks = 0;      // turns of the reactor in which there was one
+  uint64_t work_reads = 0;      // READs as the NIC does them
+  uint64_t read_doorbells = 0;  // READs posted at once
+  uint64_t send_waits = 0;      // no buffer was free, or the send queue was full
+  uint64_t lanes_broken = 0;    // queue pairs for READs that were replaced
+  uint64_t window_leases = 0;   // of this side's memory, by how they are taken back
+  uint64_t registered_leases = 0;
+  uint64_t lane_leases = 0;
+};
+
 struct ChannelStatus {
   enum class State { kIdle, kConnecting, kReady, kBackoff };
   State state = State::kIdle;
@@ -91,6 +115,7 @@ struct ChannelStatus {
   bool bounds_enforced = false;
   std::string revocation;  // how leases are taken back by force
   std::string read_ways;   // how READs reach the peer's memory, and what is off with its reason
+  ConnectionCounters counters;
 };
 
 namespace internal {
