@@ -17,6 +17,8 @@
 
 ABSL_FLAG(bool, quick, false, "3 windows of 0.1 s per participant instead of 9 of 0.25 s");
 ABSL_FLAG(bool, all, false, "print every variant of a peer, not only its best");
+ABSL_FLAG(bool, verbs, false,
+          "the rows over RDMA devices of this machine instead, beside perftest");
 ABSL_FLAG(bool, list, false, "print the rows' names and stop");
 ABSL_FLAG(std::string, results, "results.jsonl", "file to which JSON lines are appended");
 ABSL_FLAG(int, windows, 0, "windows per participant; 0: as --quick says");
@@ -85,14 +87,28 @@ void WarnWhenBusy() {
   }
 }
 
+std::vector<Row> WantedRows() { return absl::GetFlag(FLAGS_verbs) ? VerbsRows() : AllRows(); }
+
+// What devices counted while ours were measured, as a row of its own.
+void AddRnrEvents(uint64_t events, std::vector<Line>& lines) {
+  Line line;
+  line.name = "rnr_events";
+  line.transport = "verbs";
+  line.value = static_cast<double>(events);
+  line.must = 0;
+  line.line_class = "any";
+  line.flags = {events == 0 ? "must: met" : "must: missed"};
+  lines.push_back(std::move(line));
+}
+
 int Main(const char* program, const std::vector<char*>& filters) {
   const RunOptions options = Options(program);
   if (absl::GetFlag(FLAGS_list)) {
-    for (const Row& row : AllRows())
+    for (const Row& row : WantedRows())
       std::printf("%s/%s\n", row.name.c_str(), row.transport.c_str());
     return 0;
   }
-  std::vector<Row> rows = AllRows();
+  std::vector<Row> rows = WantedRows();
   std::erase_if(rows, [&filters](const Row& row) { return !Matches(row, filters); });
   if (rows.empty()) {
     std::fprintf(stderr, "no row matches; --list names them\n");
@@ -110,13 +126,20 @@ int Main(const char* program, const std::vector<char*>& filters) {
       options.near_below_ns, MeasureLineNs(options.client_core, options.server_core));
   WarnWhenBusy();
   std::vector<Line> lines;
+  uint64_t rnr_events = 0;
   for (const Row& row : rows) {
     std::fprintf(stderr, "%s over %s…\n", row.name.c_str(), row.transport.c_str());
-    for (Line& line : Compare(RunRow(row, options))) {
+    const RowResult result = RunRow(row, options);
+    rnr_events += result.ours.rnr_events;
+    for (Line& line : Compare(result)) {
       results << ToJson(line).dump() << '\n';
       lines.push_back(std::move(line));
     }
     results.flush();
+  }
+  if (absl::GetFlag(FLAGS_verbs)) {
+    AddRnrEvents(rnr_events, lines);
+    results << ToJson(lines.back()).dump() << '\n';
   }
   std::fputs(Table(lines, absl::GetFlag(FLAGS_all)).c_str(), stdout);
   std::fputs(MissingNumbers(lines).c_str(), stdout);

@@ -121,7 +121,7 @@ uint64_t Params::Number(const std::string& key, uint64_t fallback) const {
 
 double Window::PercentileNs(double fraction) const {
   if (latency_.count() != 0) return latency_.Percentile(fraction);
-  return fraction == 0.5 ? measured_p50_ns_ : 0;
+  return fraction == 0.5 ? measured_p50_ns_ : fraction == 0.99 ? measured_p99_ns_ : 0;
 }
 
 double Window::OperationsPerSecond() const {

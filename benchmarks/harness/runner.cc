@@ -12,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "benchmarks/harness/clock.h"
 #include "benchmarks/harness/control.h"
@@ -38,6 +39,25 @@ double BusySeconds(const std::set<int>& cores) {
     }
   }
   return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+// How often a receiver of this machine's RDMA devices was not ready, as far as they count it: once
+// or, where both ends count, twice.
+uint64_t RnrEvents() {
+  uint64_t events = 0;
+  std::error_code error;
+  for (const auto& device : std::filesystem::directory_iterator("/sys/class/infiniband", error)) {
+    for (const auto& port : std::filesystem::directory_iterator(device.path() / "ports", error)) {
+      for (const auto& counter :
+           std::filesystem::directory_iterator(port.path() / "hw_counters", error)) {
+        const std::string name = counter.path().filename();
+        if (!absl::StrContains(name, "rnr") && name != "out_of_buffer") continue;
+        uint64_t value = 0;
+        if (std::ifstream(counter.path()) >> value) events += value;
+      }
+    }
+  }
+  return events;
 }
 
 // The two processes of one side.
@@ -103,7 +123,7 @@ absl::Status Pair::Start() {
   if (access((options_.program_directory + "/" + side.program).c_str(), X_OK) != 0) {
     return absl::NotFoundError(side.program + " is not built");
   }
-  std::vector<std::string> environment;
+  std::vector<std::string> environment = side.environment;
   if (!side.preload.empty()) {
     // Loaded here only to learn whether the children will find it.
     if (void* library = dlopen(side.preload.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
@@ -148,7 +168,9 @@ absl::StatusOr<Sample> Pair::Measure() {
   double growth = 0;
   const uint64_t start = NowNanoseconds();
   if (absl::Status s = AddCounters(-1, sample, growth); !s.ok()) return s;
-  auto window = client_->Ask({{"seconds", options_.window_seconds}}, kWindowSecondsMax);
+  auto window = client_->Ask(
+      {{"seconds", row_.window_seconds > 0 ? row_.window_seconds : options_.window_seconds}},
+      kWindowSecondsMax);
   if (!window.ok()) return window.status();
   if (absl::Status s = AddCounters(1, sample, growth); !s.ok()) return s;
   const double cores = row_.same_core ? 1 : 2;
@@ -170,6 +192,7 @@ absl::StatusOr<Sample> Pair::Measure() {
       sample.value = number("throughput");
       break;
     case Metric::kValue:
+    case Metric::kGain:
       sample.value = number("value");
       break;
     case Metric::kCounter:
@@ -183,7 +206,9 @@ absl::StatusOr<Sample> Pair::Measure() {
 
 void Pair::RunWindow() {
   const double before = Line();
+  const uint64_t rnr_before = RnrEvents();
   auto sample = Measure();
+  result_.rnr_events += RnrEvents() - rnr_before;
   if (!sample.ok()) {
     Skip(sample.status());
     return;

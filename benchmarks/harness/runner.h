@@ -24,6 +24,7 @@ struct SideResult {
   std::string skipped;  // why there is nothing, or empty
   std::vector<Sample> kept;
   size_t dropped = 0;
+  uint64_t rnr_events = 0;  // of all RDMA devices, in its windows
 };
 
 struct RowResult {

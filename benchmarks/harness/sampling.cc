@@ -18,6 +18,7 @@ const char* UnitOf(const Row& row) {
     case Metric::kCounter:
       return row.counter == "memory_bytes" ? "B" : "per operation";
     case Metric::kValue:
+    case Metric::kGain:
       break;
   }
   return "";
@@ -36,7 +37,7 @@ std::vector<Sample> Undisturbed(const std::vector<Sample>& all, double foreign_m
 }
 
 std::vector<Sample> Kept(const Row& row, const std::vector<Sample>& all, double foreign_max) {
-  return row.metric == Metric::kCounter ? all : Undisturbed(all, foreign_max);
+  return row.metric == Metric::kCounter || row.device ? all : Undisturbed(all, foreign_max);
 }
 
 Summary Summarize(const std::vector<Sample>& kept, LineClass line_class) {

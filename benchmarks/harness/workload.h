@@ -66,8 +66,10 @@ class Window {
   // A number that is not derived from time, such as a largest/smallest quotient.
   void SetValue(double value) { value_ = value; }
   // For tools that time themselves, such as ucx_perftest.
-  void SetMeasured(double p50_ns, double operations_per_second, double bytes_per_second) {
+  void SetMeasured(double p50_ns, double operations_per_second, double bytes_per_second,
+                   double p99_ns = 0) {
     measured_p50_ns_ = p50_ns;
+    measured_p99_ns_ = p99_ns;
     measured_rate_ = operations_per_second;
     measured_bytes_rate_ = bytes_per_second;
   }
@@ -92,6 +94,7 @@ class Window {
   double elapsed_seconds_ = 0;
   double value_ = 0;
   double measured_p50_ns_ = 0;
+  double measured_p99_ns_ = 0;
   double measured_rate_ = 0;
   double measured_bytes_rate_ = 0;
 };

@@ -1,4 +1,5 @@
 // Small calls, and a large field inside the message.
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -34,8 +35,8 @@ class Echo final : public Workload {
 
 class EchoCoroutine final : public Workload {
  public:
-  EchoCoroutine(std::shared_ptr<Channel> channel, const Params&)
-      : stub_(std::move(channel)), request_(MessageOf(32)) {}
+  EchoCoroutine(std::shared_ptr<Channel> channel, const Params& params)
+      : stub_(std::move(channel)), request_(MessageOf(params.Number("echo_bytes", 32))) {}
   absl::Status Run(Window& window) override {
     return verbena::Run(EchoUntilOver(stub_, request_, window));
   }
@@ -45,17 +46,38 @@ class EchoCoroutine final : public Workload {
   pb::EchoMessage request_;
 };
 
-// One coroutine per outstanding call, all on the reactor that this thread drives.
+// One coroutine per outstanding call, all on the reactor that this thread drives. Its value:
+// messages per frame, in the direction that has fewer, or doorbells per tick with one.
 class EchoMany final : public Workload {
  public:
   EchoMany(std::shared_ptr<Channel> channel, const Params& params)
-      : stub_(std::move(channel)),
+      : channel_(channel),
+        stub_(std::move(channel)),
         request_(MessageOf(params.payload_bytes())),
-        calls_(params.outstanding()) {}
-  absl::Status Run(Window& window) override { return verbena::Run(All(window)); }
+        calls_(params.outstanding()),
+        value_(params.Text("value")) {}
+  absl::Status Run(Window& window) override {
+    const ConnectionCounters before = channel_->status().counters;
+    const absl::Status status = verbena::Run(All(window));
+    window.SetValue(Value(before, channel_->status().counters));
+    return status;
+  }
 
  private:
   using EchoCall = Call<pb::EchoMessage>;
+  // What the row asks for, of what was counted in its window.
+  double Value(const ConnectionCounters& before, const ConnectionCounters& after) const {
+    const auto per = [](uint64_t what, uint64_t each) {
+      return static_cast<double>(what) / static_cast<double>(std::max<uint64_t>(each, 1));
+    };
+    if (value_ == "doorbells_per_tick") {
+      return per(after.doorbells - before.doorbells, after.send_ticks - before.send_ticks);
+    }
+    return std::min(
+        per(after.messages_sent - before.messages_sent, after.frames_sent - before.frames_sent),
+        per(after.messages_received - before.messages_received,
+            after.frames_received - before.frames_received));
+  }
   // Keeps the pipe full: a call is begun for each one that ends.
   Task<absl::Status> All(Window& window) {
     std::vector<EchoCall> calls;
@@ -75,10 +97,12 @@ class EchoMany final : public Workload {
     }
     co_return status;
   }
+  std::shared_ptr<Channel> channel_;
   pb::Benchmark::Stub stub_;
   pb::EchoMessage request_;
   pb::EchoMessage reply_;
   uint64_t calls_;
+  std::string value_;
 };
 
 class Put final : public Workload {
@@ -122,9 +146,9 @@ absl::StatusOr<std::shared_ptr<Channel>> Connect(const Params& params) {
 }
 
 Task<absl::Status> EchoUntilOver(pb::Benchmark::Stub stub, const pb::EchoMessage& request,
-                                 Window& window) {
+                                 Window& window, const bool* busy) {
   pb::EchoMessage reply;
-  while (!window.Over()) {
+  while (!window.Over() || (busy != nullptr && *busy)) {
     const uint64_t start = Ticks();
     auto call = stub.Echo(request);
     auto answer = call.Into(reply);

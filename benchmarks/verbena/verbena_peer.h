@@ -28,9 +28,10 @@ WorkloadPtr StartEchoBesideBulk(const Params& params);
 WorkloadPtr StartIdleConnections(const Params& params);
 WorkloadPtr StartFairness(const Params& params);
 
-// Awaits echoes one after another until the window is over, adding their latencies.
+// Awaits echoes one after another until the window is over, and `*busy` false where there is one,
+// adding their latencies.
 Task<absl::Status> EchoUntilOver(pb::Benchmark::Stub stub, const pb::EchoMessage& request,
-                                 Window& window);
+                                 Window& window, const bool* busy = nullptr);
 // Pulls tensors one after another into the same memory until the window is over, adding their
 // bytes.
 Task<absl::Status> FetchUntilOver(pb::TensorBenchmark::Stub stub, const pb::TensorRequest& request,

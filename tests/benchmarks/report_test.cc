@@ -69,6 +69,32 @@ TEST_CASE("a number that the line has no part in is judged by itself, in no clas
   REQUIRE(Flagged(Compare(result).at(0), "must: met"));
 }
 
+TEST_CASE("a number may be better the higher it is", "[benchmarks]") {
+  RowResult result;
+  result.row.metric = Metric::kGain;
+  result.row.must_alone = Must{4, 4};
+  result.ours = Measured(Side(), LineClass::kNear, 3.5);
+  REQUIRE(Flagged(Compare(result).at(0), "must: missed"));
+  result.ours = Measured(Side(), LineClass::kNear, 4);
+  REQUIRE(Flagged(Compare(result).at(0), "must: met"));
+}
+
+TEST_CASE("a row through a device keeps its windows, in no class", "[benchmarks]") {
+  Row row;
+  row.device = true;
+  Sample busy;
+  busy.line_class = LineClass::kNear;
+  busy.foreign = 0.8;
+  busy.switches = 1000;
+  REQUIRE(Kept(row, {busy}, 0.1).size() == 1);
+  RowResult result;
+  result.row = row;
+  result.ours = Measured(Side(), LineClass::kNear, 3);
+  REQUIRE(Compare(result).at(0).line_class == "any");
+  row.device = false;
+  REQUIRE(Kept(row, {busy}, 0.1).empty());
+}
+
 TEST_CASE("what could not be measured is a line with its reason", "[benchmarks]") {
   RowResult result;
   result.ours.skipped = "not built";

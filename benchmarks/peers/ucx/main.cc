@@ -2,54 +2,23 @@
 // cores. Workload = name of the perftest (ucp_am_lat, ucp_am_bw, ucp_get, …). Start-up is 0.1 s and
 // outside its own clock. The line may move meanwhile; the driver's measurement before and after
 // covers the whole.
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "benchmarks/harness/line.h"
+#include "benchmarks/harness/tool.h"
 #include "benchmarks/harness/workload.h"
 
 namespace verbena::benchmarks {
 namespace {
 
 constexpr char kPerftest[] = "/usr/bin/ucx_perftest";
-
-// Starts a command pinned to `core`; its output goes to `output` (or nowhere when -1).
-int Spawn(const std::vector<std::string>& command, int core, int output) {
-  const int pid = fork();
-  if (pid != 0) return pid;
-  PinToCore(core);
-  dup2(output >= 0 ? output : open("/dev/null", O_WRONLY), STDOUT_FILENO);
-  std::vector<char*> argv;
-  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
-  argv.push_back(nullptr);
-  execv(argv[0], argv.data());
-  _exit(127);
-}
-
-// Whether somebody listens on a TCP port. Connecting to find out would be taken for the client.
-bool Listening(int port) {
-  const std::string wanted = absl::StrFormat(":%04X", port);
-  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream in(table);
-    for (std::string line; std::getline(in, line);) {
-      const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-      if (words.size() > 3 && absl::EndsWith(words[1], wanted) && words[3] == "0A") return true;
-    }
-  }
-  return false;
-}
 
 // The last line of -v -f output: iterations, percentile, average and overall latency in us (half a
 // round trip), average and overall MB/s (2^20), average and overall messages per second.
@@ -104,8 +73,7 @@ class Perftest final : public Workload {
     const int port = FreePort();
     std::vector<std::string> command = {kPerftest, "-t", params_.workload(), "-p",
                                         absl::StrCat(port)};
-    const int server = Spawn(command, static_cast<int>(params_.Number("server_core")), -1);
-    for (int i = 0; i < 2000 && !Listening(port); ++i) usleep(1000);
+    const std::vector<std::string> server = command;
     // Few warm-up iterations: the pages and caches are warm after hundreds.
     for (const std::string& word :
          {std::string("-s"), absl::StrCat(params_.payload_bytes()), std::string("-n"),
@@ -115,22 +83,8 @@ class Perftest final : public Workload {
       command.push_back(word);
     }
     command.insert(command.begin() + 1, "127.0.0.1");
-    int fds[2];
-    if (pipe2(fds, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe");
-    const int client = Spawn(command, static_cast<int>(params_.Number("client_core", 1)), fds[1]);
-    close(fds[1]);
-    std::string output;
-    char buffer[4096];
-    for (ssize_t n = 0; (n = read(fds[0], buffer, sizeof(buffer))) > 0;)
-      output.append(buffer, static_cast<size_t>(n));
-    close(fds[0]);
-    int client_status = 0;
-    waitpid(client, &client_status, 0);
-    if (client_status != 0) kill(server, SIGKILL);
-    waitpid(server, nullptr, 0);
-    if (client_status != 0)
-      return absl::InternalError(absl::StrCat("ucx_perftest ", params_.workload(), " failed"));
-    return output;
+    return RunTool(server, command, port, static_cast<int>(params_.Number("server_core")),
+                   static_cast<int>(params_.Number("client_core", 1)));
   }
 
   Params params_;
