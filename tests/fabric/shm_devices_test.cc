@@ -4,6 +4,7 @@
 
 #include "rpc/fabric/available.h"
 #include "rpc/memory/fake_device.h"
+#include "rpc/memory/known_regions.h"
 #include "rpc/memory/region.h"
 #include "tests/contract/fabric_contract.h"
 #include "tests/contract/setup_thread.h"
@@ -90,6 +91,24 @@ TEST_CASE("a peer's device memory is mapped for each device that copies from it"
     CHECK(owner.live() == 2);
   }
   CHECK(owner.live() + first.live() + second.live() == live);
+}
+
+TEST_CASE("device memory that cannot be exported is not leased, and the link lives",
+          "[shm][device]") {
+  memory::FakeDevice& fake = memory::FakeDevice::Install(0);
+  const Subject subject = Made();
+  Pair pair(subject);
+  pair.Connect(kLink);
+  auto good = MakeFake(fake, 4096);
+  // Freed, and allocated again under another number.
+  const auto stale = std::make_shared<memory::Region>(
+      fake, memory::Extent{good->base(), 4096, memory::NextBufferId()},
+      memory::RegionKind::kForeign, -1, 0);
+  pair.server().Lease({5, 1}, kLink, kOwner, stale, stale->base(), 4096);
+  auto& refused = pair.server_events.leased[LeaseSlot{5, 1}.word()];
+  REQUIRE(pair.Until([&] { return !refused.empty(); }));
+  CHECK(refused[0].error == Error::kUnsupported);
+  LeaseNow(pair, pair.server(), pair.server_events, {6, 1}, kLink, kOwner, good, 0, 4096);
 }
 
 TEST_CASE("shm comes first of the fabrics that a process has", "[shm][available]") {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "rpc/base/check.h"
+#include "rpc/base/log.h"
 #include "rpc/fabric/shm/shm_fabric.h"
 
 namespace verbena::fabric::shm {
@@ -79,6 +80,9 @@ void ShmFabric::OnExported(Link& link, uint64_t buffer, const absl::Status& stat
                          buffer);
   }
   const Error refusal = absl::IsUnavailable(status) ? Error::kLinkDown : Error::kUnsupported;
+  if (refusal == Error::kUnsupported && !status.ok()) {
+    VERBENA_LOG(kWarning, "memory cannot be leased over shm: ", status.message());
+  }
   std::vector<PendingLease> others;
   for (PendingLease& p : link.pending_leases) {
     if (p.region->buffer_id() != buffer) {

@@ -45,8 +45,6 @@ struct Way {
 
 class Table {
  public:
-  explicit Table(int gpus) : gpus_(gpus) {}
-
   void Measure(const Way& way, size_t bytes) {
     ::gpu_test::Wanted wanted;
     wanted.set_memory(way.memory);
@@ -130,7 +128,6 @@ class Table {
     rows_.push_back(row);
   }
 
-  const int gpus_;
   Owner owner_;
   ::gpu_test::Owner::Stub stub_{owner_.channel()};
   Buffer raw_from_, raw_to_;
@@ -148,7 +145,7 @@ int TableMain() {
   }
   int gpus = 0;
   (*gpu::LoadDriver())->cuDeviceGetCount(&gpus);
-  Table table(gpus);
+  Table table;
   constexpr size_t kMiB = 1 << 20;
   std::vector<Way> ways = {{"same GPU, other process", "library", 0, 0},
                            {"same GPU, cudaMalloc memory", "malloc", 0, 0}};
