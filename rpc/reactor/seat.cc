@@ -9,6 +9,7 @@
 #include "rpc/base/check.h"
 #include "rpc/base/clock.h"
 #include "rpc/base/fork.h"
+#include "rpc/base/slowdown.h"
 #include "rpc/reactor/futex.h"
 #include "rpc/reactor/impl.h"
 #include "rpc/reactor/thread_tags.h"
@@ -23,7 +24,7 @@ namespace {
 constexpr int64_t kFinishNs = 200'000;
 // Callers who leave so soon after one another, so often, are taken to go on. Fewer, and short runs
 // of calls wake the own thread; more, and the first calls of a long run take longer.
-constexpr int64_t kAgainNs = 50'000;
+const int64_t kAgainNs = int64_t{50'000} * kSlowdown;
 constexpr uint32_t kLeavesToDoze = 256;
 
 }  // namespace

@@ -97,8 +97,8 @@ void VerbsFabric::Deliver(EventSink& sink) {
 
 bool VerbsFabric::HasLater() const {
   return !events_.empty() || inbox_->any() || !chained_.empty() || !started_.empty() ||
-         !byes_.empty() || !owners_.empty() || stashed_ > 0 || sendable_ ||
-         receives_->WaitsForRepost() ||
+         !byes_.empty() || !owners_.empty() || stashed_ > 0 ||
+         (sendable_ && !want_buffer_.empty()) || receives_->WaitsForRepost() ||
          (!readers_.empty() && read_bytes_posted_ < limits::kVerbsReadBytesMax);
 }
 
