@@ -104,6 +104,7 @@ class Pair {
   fabric::Fabric& server() { return *server_; }
   // The process behind one end is gone, as far as one process can show it.
   void DropClient() { client_.reset(); }
+  void DropServer() { server_.reset(); }
 
   Recorder client_events, server_events;
 

@@ -95,10 +95,12 @@ void RawPeer::Post(ibv_qp* qp, ibv_send_wr& work) {
 }
 
 void RawPeer::PostFrame(uint32_t bytes, int length_said, bool immediate, uint32_t word) {
-  std::byte* const frame = memory() + kBytes / 4;
+  // Of its own, as the device may read it later.
+  const size_t offset = kBytes / 4 + (frames_++ % 3) * (80 << 10);
+  std::byte* const frame = memory() + offset;
   const auto length = static_cast<uint16_t>(length_said);
   memcpy(frame, &length, sizeof length);
-  ibv_sge piece = Piece(kBytes / 4, bytes);
+  ibv_sge piece = Piece(offset, bytes);
   ibv_send_wr work = {};
   work.sg_list = &piece;
   work.num_sge = bytes > 0 ? 1 : 0;

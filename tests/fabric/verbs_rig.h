@@ -96,6 +96,7 @@ class RawPeer {
 
   // Posts it, signalled; the order of completions is that of posting, on one queue pair.
   void Post(ibv_qp* qp, ibv_send_wr& work);
+  // At most three that are not inline (64 bytes) may be under way.
   void PostFrame(uint32_t bytes, int length_said, bool immediate = false, uint32_t word = 0);
   void PostRead(ibv_qp* qp, uint64_t address, uint32_t rkey, size_t offset, size_t bytes);
   // The next completion of something posted. Fails when none comes in 10 s, polling `pair`.
@@ -112,6 +113,7 @@ class RawPeer {
   ibv_cq* cq_ = nullptr;
   ibv_mr* mr_ = nullptr;
   std::vector<std::byte> memory_;
+  size_t frames_ = 0;
   std::unique_ptr<QueuePair> control_, lane_;
 };
 
