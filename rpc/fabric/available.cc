@@ -3,8 +3,6 @@
 #include <mutex>
 #include <string>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "rpc/base/log.h"
 #include "rpc/fabric/shm/shm_fabric.h"
 #include "rpc/fabric/tcp/join_table.h"
@@ -56,14 +54,16 @@ std::vector<std::unique_ptr<Fabric>> MakeFabrics(const FabricOptions& options) {
   return fabrics;
 }
 
-std::string MissingFabrics() {
-  std::vector<std::string> missing;
-  const absl::Status shm = shm::ShmUsable();
-  if (!shm.ok()) missing.push_back(absl::StrCat("shm: ", shm.message()));
-  const std::lock_guard lock(TheNote().mutex);
-  const absl::Status& verbs = TheNote().status;
-  if (!verbs.ok()) missing.push_back(absl::StrCat("verbs: ", verbs.message()));
-  return absl::StrJoin(missing, "; ");
+std::string WhyMissing(absl::string_view name) {
+  std::string why;
+  if (name == "shm") {
+    why = std::string(shm::ShmUsable().message());
+  } else if (name == "verbs") {
+    const std::lock_guard lock(TheNote().mutex);
+    why = std::string(TheNote().status.message());
+  }
+  if (why.size() > kWhyBytesMax) why.resize(kWhyBytesMax);
+  return why;
 }
 
 static_assert(kGreetingBytes == tcp::kGreetingBytes);

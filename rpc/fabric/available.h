@@ -1,12 +1,14 @@
 #pragma once
 // The fabrics that this process has, for one reactor, best first. Everything above asks here and
 // names none.
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/strings/string_view.h"
 #include "rpc/fabric/fabric.h"
 #include "rpc/memory/device.h"
 
@@ -23,9 +25,12 @@ struct FabricOptions {
 // In order of preference. One that this process cannot have is left out. Any thread.
 std::vector<std::unique_ptr<Fabric>> MakeFabrics(const FabricOptions& options);
 
-// Which fabrics were left out and why, for people: "shm: ...; verbs: ...". Empty when none was. Any
-// thread.
-std::string MissingFabrics();
+// The names of all fabrics that there are for links between processes, best first.
+inline constexpr std::array<absl::string_view, 3> kFabricNames = {"shm", "verbs", "tcp"};
+// Why the last MakeFabrics left that one out, for people; at most kWhyBytesMax, and empty when it
+// did not. Any thread.
+inline constexpr size_t kWhyBytesMax = 1024;
+std::string WhyMissing(absl::string_view name);
 
 // Besides links' own, fabrics make connections to the address where HELLO was said (bulk lanes);
 // they begin with a greeting, which no HELLO begins with.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "rpc/base/fork.h"
 #include "rpc/base/limits.h"
+#include "rpc/fabric/available.h"
 #include "rpc/reactor/service_threads.h"
 #include "rpc/session/growing.h"
 #include "rpc/session/link_terms.h"
@@ -23,6 +24,33 @@
 namespace verbena::session {
 
 using reactor::Watch;
+
+namespace {
+
+// The engine's own, best first, and between them what this process would have on another machine:
+// it is told why a link did not take that.
+std::vector<std::string> TransportsHere(const Engine& engine) {
+  std::vector<std::string> names;
+  const auto has = [&](absl::string_view name) {
+    return std::any_of(engine.fabrics().begin(), engine.fabrics().end(),
+                       [&](const auto& fabric) { return fabric->traits().name == name; });
+  };
+  for (const absl::string_view name : fabric::kFabricNames) {
+    if (has(name) || !fabric::WhyMissing(name).empty()) names.emplace_back(name);
+  }
+  for (const auto& fabric : engine.fabrics()) {
+    const absl::string_view name = fabric->traits().name;
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.emplace_back(name);
+  }
+  return names;
+}
+
+std::string NotHere(absl::string_view name) {
+  const std::string why = fabric::WhyMissing(name);
+  return absl::StrCat("this process does not have it", why.empty() ? "" : ": ", why);
+}
+
+}  // namespace
 
 void Connect(Engine& engine, const ConnectOptions& options, LinkOwner& owner,
              absl::AnyInvocable<void(absl::StatusOr<Link*>) &&> done) {
@@ -60,21 +88,17 @@ void ClientAttempt::Begin() {
 }
 
 absl::Status ClientAttempt::ChooseCandidates() {
-  candidates_ = options_.transports;
-  if (candidates_.empty()) {
-    for (const auto& fabric : engine_.fabrics()) candidates_.emplace_back(fabric->traits().name);
+  candidates_ = options_.transports.empty() ? TransportsHere(engine_) : options_.transports;
+  std::string missing;
+  for (const std::string& name : candidates_) {
+    if (engine_.FindFabric(name) != nullptr) return absl::OkStatus();
+    absl::StrAppend(&missing, missing.empty() ? "" : "; ", name, ": ", NotHere(name));
   }
-  std::erase_if(candidates_, [this](const std::string& name) {
-    if (engine_.FindFabric(name) != nullptr) return false;
-    absl::StrAppend(&why_, why_.empty() ? "" : "; ", name, ": this process does not have it");
-    return true;
-  });
-  if (!candidates_.empty()) return absl::OkStatus();
   const std::string has = absl::StrJoin(
       engine_.fabrics(), ", ",
       [](std::string* out, const auto& fabric) { absl::StrAppend(out, fabric->traits().name); });
   return absl::FailedPreconditionError(
-      absl::StrCat("no transport to ", options_.address, ": ", why_, ", which has ", has));
+      absl::StrCat("no transport to ", options_.address, ": ", missing, ", which has ", has));
 }
 
 void ClientAttempt::OnResolved(absl::StatusOr<std::vector<SocketAddress>> addresses) {
@@ -121,7 +145,10 @@ void ClientAttempt::OnConnected(UniqueFd stream) {
   wire::Hello hello;
   hello.incarnation = ProcessIncarnation();
   hello.open_calls_max = limits::kOpenCallsMax;
-  for (const std::string& name : candidates_) hello.transports.push_back({name, ""});
+  for (const std::string& name : candidates_) {
+    const bool here = engine_.FindFabric(name) != nullptr;
+    hello.transports.push_back({name, here ? std::string() : NotHere(name)});
+  }
   socket_->Send(wire::EncodeHello(wire::HelloType::kHello, hello));
   socket_->ReadNext();
 }
@@ -165,6 +192,11 @@ void ClientAttempt::OpenNext() {
   if (failure_) return;
   opening_ = {};
   while (!candidates_.empty()) {
+    if (engine_.FindFabric(candidates_.front()) == nullptr) {
+      NoteReason(absl::UnavailableError(NotHere(candidates_.front())));
+      candidates_.erase(candidates_.begin());
+      continue;
+    }
     const auto offer = std::find_if(server_.transports.begin(), server_.transports.end(),
                                     [&](const auto& t) { return t.name == candidates_.front(); });
     if (offer != server_.transports.end() && offer->reason.empty()) break;

@@ -19,6 +19,7 @@
 #include "rpc/base/fork.h"
 #include "rpc/base/limits.h"
 #include "rpc/base/log.h"
+#include "rpc/fabric/available.h"
 #include "rpc/memory/region.h"
 #include "rpc/reactor/service_threads.h"
 #include "rpc/session/link_terms.h"
@@ -299,8 +300,15 @@ void ListenState::Describe(Engine& engine, wire::Hello& reply) const {
         {std::string(name), Allowed(name) ? "" : "the server is told not to offer it"});
   }
   for (const std::string& name : options_.transports) {
-    if (engine.FindFabric(name) == nullptr)
-      reply.transports.push_back({name, "the server does not have it"});
+    if (engine.FindFabric(name) != nullptr) continue;
+    const std::string why = fabric::WhyMissing(name);
+    reply.transports.push_back({name, why.empty() ? "the server does not have it" : why});
+  }
+  for (const absl::string_view name : fabric::kFabricNames) {
+    const std::string why = fabric::WhyMissing(name);
+    const bool said = std::any_of(reply.transports.begin(), reply.transports.end(),
+                                  [&](const auto& transport) { return transport.name == name; });
+    if (!said && !why.empty()) reply.transports.push_back({std::string(name), why});
   }
   reply.side_path = side_.path;
   reply.side_abstract = side_.abstract_name;

@@ -119,7 +119,7 @@ TEST_CASE("shm comes first of the fabrics that a process has", "[shm][available]
   const auto fabrics = fabric::MakeFabrics(options);
   REQUIRE(fabrics.size() >= 2);
   REQUIRE(fabrics[0]->traits().name == "shm");
-  REQUIRE(fabric::MissingFabrics().find("shm") == std::string::npos);
+  REQUIRE(fabric::WhyMissing("shm").empty());
 }
 
 TEST_CASE("a block of the pools is read from its slab", "[shm][device]") {
