@@ -1,3 +1,8 @@
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
 #include "rpc/fabric/shm/shm_fabric.h"
 #include "rpc/fabric/sim/network.h"
 #include "rpc/fabric/tcp/tcp_fabric.h"
@@ -6,6 +11,7 @@
 #include "tests/contract/plain_device.h"
 #include "tests/contract/setup_thread.h"
 #include "tests/contract/verbs_subjects.h"
+#include "tests/transports.h"
 
 namespace verbena::contract {
 namespace {
@@ -75,6 +81,13 @@ std::vector<Subject> MakeSubjects() {
   subjects.push_back(Shm());
   subjects.push_back(Tcp());
   for (Subject& subject : VerbsSubjects()) subjects.push_back(std::move(subject));
+  // Where transports are named, those alone: a guest with RDMA devices need not repeat the rest.
+  if (std::getenv("VERBENA_TEST_TRANSPORTS") == nullptr) return subjects;
+  std::erase_if(subjects, [](const Subject& subject) {
+    return std::none_of(
+        TestTransports().begin(), TestTransports().end(),
+        [&](const std::string& wanted) { return subject.name.rfind(wanted, 0) == 0; });
+  });
   return subjects;
 }
 
