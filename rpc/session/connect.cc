@@ -35,8 +35,9 @@ std::vector<std::string> TransportsHere(const Engine& engine) {
     return std::any_of(engine.fabrics().begin(), engine.fabrics().end(),
                        [&](const auto& fabric) { return fabric->traits().name == name; });
   };
+  const bool real = std::any_of(fabric::kFabricNames.begin(), fabric::kFabricNames.end(), has);
   for (const absl::string_view name : fabric::kFabricNames) {
-    if (has(name) || !fabric::WhyMissing(name).empty()) names.emplace_back(name);
+    if (has(name) || (real && !fabric::WhyMissing(name).empty())) names.emplace_back(name);
   }
   for (const auto& fabric : engine.fabrics()) {
     const absl::string_view name = fabric->traits().name;

@@ -196,7 +196,10 @@ TEST_CASE("what happened before a frame was sent is seen by the thread that gets
       done = ++turns >= last;
       if (turns < kTurns) SendFrame(end, kLink, 64, 1);
     };
-    while (!done && std::chrono::steady_clock::now() < late) end.Poll(events);
+    while (!done && std::chrono::steady_clock::now() < late) {
+      end.Poll(events);
+      end.EndTick();
+    }
     events.on_frame = nullptr;
   };
   REQUIRE(SendFrame(pair.client(), kLink, 64, 1));

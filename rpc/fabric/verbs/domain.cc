@@ -36,8 +36,13 @@ absl::StatusOr<std::unique_ptr<memory::Registration>> Domain::Register(const mem
   if (region.kind() == memory::RegionKind::kForeign) {
     return absl::UnimplementedError("verbs: memory that is not registered");
   }
+  const bool writable = (uses & static_cast<uint8_t>(memory::Use::kReadInto)) != 0;
+  if (!writable && revocation_ == Revocation::kWindow) {
+    // To bind windows to it the kernel wants to be able to write; each lease gets a registration.
+    return absl::UnimplementedError("verbs: memory that is only read from");
+  }
   int access = 0;
-  if ((uses & static_cast<uint8_t>(memory::Use::kReadInto)) != 0) access |= IBV_ACCESS_LOCAL_WRITE;
+  if (writable) access |= IBV_ACCESS_LOCAL_WRITE;
   if ((uses & static_cast<uint8_t>(memory::Use::kLeasable)) != 0) {
     if (revocation_ == Revocation::kWindow) access |= IBV_ACCESS_MW_BIND;
     if (revocation_ == Revocation::kLane) access |= IBV_ACCESS_REMOTE_READ;

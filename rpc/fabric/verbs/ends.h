@@ -50,6 +50,7 @@ struct End {
   EndState state = EndState::kUp;
   uint32_t posted = 0;  // work requests ever, modulo 2^32
   uint32_t completed = 0;
+  int64_t drain_deadline_ns = 0;  // kDraining
 };
 
 struct ControlEnd final : End {

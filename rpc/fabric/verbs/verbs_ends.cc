@@ -10,6 +10,13 @@
 #include "rpc/fabric/verbs/verbs_fabric.h"
 
 namespace verbena::fabric::verbs {
+namespace {
+
+// A queue pair in the error state flushes in microseconds. One that has not by now never will; its
+// destruction ends what it had under way as well.
+constexpr int64_t kDrainNs = 2'000'000'000;
+
+}  // namespace
 
 uint32_t VerbsFabric::AddEnd(Link& link, std::unique_ptr<End> end) {
   ++link.ends;
@@ -49,7 +56,8 @@ void VerbsFabric::OnFailed(uint32_t number, bool in_error) {
   work.send_flags = IBV_SEND_SIGNALED;
   ibv_send_wr* refused = nullptr;
   const int result = ibv_post_send(end.qp(), &work, &refused);
-  if (result == 0) return;
+  end.drain_deadline_ns = SteadyNs() + kDrainNs;
+  if (result == 0) return draining_.push_back(number);
   VERBENA_LOG(kWarning, "verbs: a queue pair in the error state takes no marker: errno ", result);
   OnDrained(end);
 }
@@ -70,8 +78,11 @@ void VerbsFabric::OnDrained(End& end) {
     control.chain.clear();
     by_qp_number_.erase(control.owned.pair->number());
   } else if (end.kind == EndKind::kReader) {
-    AbortReads(static_cast<ReaderEnd&>(end));
-    if (!link.closing) events_.LaneDown(end.link, static_cast<ReaderEnd&>(end).lane);
+    // READs whose completions a failed device never gave may still write until it is destroyed.
+    const bool all_answered = end.outstanding() == 0;
+    if (all_answered && !link.closing) {
+      events_.LaneDown(end.link, static_cast<ReaderEnd&>(end).lane);
+    }
   } else {
     auto& owner = static_cast<OwnerEnd&>(end);
     windows = std::move(owner.windows);
@@ -94,7 +105,7 @@ void VerbsFabric::OnDrained(End& end) {
   });
 }
 
-// READs whose completions a failed device never gave.
+// READs that never completed, of a queue pair that is gone.
 void VerbsFabric::AbortReads(ReaderEnd& end) {
   while (end.outstanding() > 0) {
     ibv_wc flushed = {};
@@ -113,8 +124,13 @@ void VerbsFabric::OnDestroyed(uint32_t number, size_t windows,
   if (end->kind == EndKind::kControl) {
     link.control = nullptr;
   } else if (end->kind == EndKind::kReader) {
-    ReaderEnd*& newest = link.readers[static_cast<ReaderEnd&>(*end).lane.index];
-    if (newest == end.get()) newest = nullptr;
+    auto& reader = static_cast<ReaderEnd&>(*end);
+    ReaderEnd*& newest = link.readers[reader.lane.index];
+    if (newest == &reader) newest = nullptr;
+    if (reader.outstanding() > 0) {
+      AbortReads(reader);
+      if (!link.closing) events_.LaneDown(reader.link, reader.lane);
+    }
   } else {
     auto& owner = static_cast<OwnerEnd&>(*end);
     OwnerEnd*& newest = link.owners[owner.lane.index];
@@ -174,6 +190,20 @@ void VerbsFabric::CheckByes() {
   });
 }
 
+void VerbsFabric::CheckDraining() {
+  if (draining_.empty()) return;
+  const int64_t now_ns = SteadyNs();
+  std::erase_if(draining_, [&](uint32_t number) {
+    End* const end = ends_.Find(number);
+    if (end == nullptr || end->state != EndState::kDraining) return true;
+    if (now_ns < end->drain_deadline_ns) return false;
+    VERBENA_LOG(kError, "verbs: queue pair ", end->owned.pair->number(), " of ",
+                options_.port.device->name(), " does not flush what it had posted");
+    OnDrained(*end);
+    return true;
+  });
+}
+
 absl::Status VerbsFabric::Remove(LinkId id) {
   Link& link = *Find(id);
   absl::Status cause = std::move(link.cause);
@@ -205,11 +235,13 @@ void VerbsFabric::OnDeviceEvent(DeviceEvent event, uint8_t port, uint32_t qp_num
 }
 
 void VerbsFabric::OnQueuePairEvent(uint32_t qp_number) {
+  End* failed = nullptr;
   ends_.ForEach([&](End& end) {
-    if (!end.up() || end.owned.pair->number() != qp_number) return;
-    VERBENA_LOG(kWarning, "verbs: queue pair ", qp_number, " has failed");
-    FailEnd(end);
+    if (end.up() && end.owned.pair->number() == qp_number) failed = &end;
   });
+  if (failed == nullptr) return;
+  VERBENA_LOG(kWarning, "verbs: queue pair ", qp_number, " has failed");
+  FailEnd(*failed);
 }
 
 // Every link goes; without a working device or queue nothing can be said to the peers.

@@ -239,6 +239,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   void BeginDown(Link& link, const absl::Status& cause, bool say_bye);
   void AdvanceDown(Link& link);
   void CheckByes();
+  void CheckDraining();
   void OnQueuePairEvent(uint32_t qp_number);
   void OnDeviceFatal(DeviceEvent event);
   absl::Status Remove(LinkId link);
@@ -277,6 +278,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   absl::flat_hash_map<uint32_t, uint32_t> by_qp_number_;  // control ends
   std::vector<LinkId> chained_, want_buffer_, byes_, started_;
   std::vector<EarlyFrame> early_;
+  std::vector<uint32_t> draining_;  // ends whose marker is posted
   SlotTable<ReadRecord, ReadRecordTag> reads_;
   std::deque<uint32_t> readers_;  // ends that want to post
   uint64_t read_bytes_posted_ = 0;

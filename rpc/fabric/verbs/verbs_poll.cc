@@ -25,17 +25,18 @@ bool VerbsFabric::TakeNews() {
 bool VerbsFabric::Poll(EventSink& sink) {
   ++polls_;
   bool any = TakeNews();
+  EndTick();  // what a tick left; what this one brings leaves at its own end
   if (!started_.empty()) DeliverEarly(sink);
   const int stashed = std::exchange(stashed_, 0);
   for (int i = 0; i < stashed; ++i) OnCompletion(stash_[static_cast<size_t>(i)], sink);
   any |= stashed > 0;
   any |= PollQueue(control_cq_, sink);
   any |= PollQueue(bulk_cq_, sink);
-  EndTick();
   PostOwned();
   PostReads();
   receives_->Repost();
   CheckByes();
+  CheckDraining();
   OfferBuffers();
   any |= !events_.empty();
   Deliver(sink);
@@ -79,7 +80,8 @@ void VerbsFabric::OnCompletion(const ibv_wc& completion, EventSink& sink) {
     case WorkKind::kOwn:
       return OnOwnDone(static_cast<OwnerEnd&>(*end), id, completion.status);
     case WorkKind::kMarker:
-      return OnDrained(*end);
+      if (end->state == EndState::kDraining) OnDrained(*end);
+      return;
     case WorkKind::kReceive:
       break;
   }
@@ -97,7 +99,7 @@ void VerbsFabric::Deliver(EventSink& sink) {
 
 bool VerbsFabric::HasLater() const {
   return !events_.empty() || inbox_->any() || !chained_.empty() || !started_.empty() ||
-         !byes_.empty() || !owners_.empty() || stashed_ > 0 ||
+         !byes_.empty() || !draining_.empty() || !owners_.empty() || stashed_ > 0 ||
          (sendable_ && !want_buffer_.empty()) || receives_->WaitsForRepost() ||
          (!readers_.empty() && read_bytes_posted_ < limits::kVerbsReadBytesMax);
 }
@@ -105,11 +107,13 @@ bool VerbsFabric::HasLater() const {
 // Asked for first, looked at again after it: what completed before the question rings for nothing.
 bool VerbsFabric::Arm() {
   if (HasLater()) return true;
+  if (broken_ || options_.port.device->dead()) return false;  // its end is in the inbox
   DrainChannel();
   for (ibv_cq* const cq : {control_cq_, bulk_cq_}) {
     const int result = ibv_req_notify_cq(cq, 0);
     if (result == 0) continue;
     VERBENA_LOG(kError, ErrnoReturned("ibv_req_notify_cq", result).message());
+    OnDeviceFatal(DeviceEvent::kCqError);
     return true;
   }
   for (ibv_cq* const cq : {control_cq_, bulk_cq_}) {
