@@ -89,8 +89,8 @@ struct ConnectionCounters {
   uint64_t messages_received = 0;  // replies
   uint64_t frames_sent = 0;        // what carried them, with what the library itself says
   uint64_t frames_received = 0;
-  uint64_t credit_stalls = 0;      // times that the server's receive window was full
-  uint64_t reads = 0;              // chunks of payloads
+  uint64_t credit_stalls = 0;  // times that the server's receive window was full
+  uint64_t reads = 0;          // chunks of payloads
   uint64_t read_bytes = 0;
 
   // Counted over verbs only, else 0. A frame is a SEND. What the NIC counts, such as RNR NAKs and
