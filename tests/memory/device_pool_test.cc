@@ -29,7 +29,7 @@ TEST_CASE("small blocks of a device share a slab, and do not overlap", "[device_
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
     std::vector<unsigned char> seen(i * 77);
-    Fake().Read(seen.data(), blocks[i].data(), seen.size());
+    if (i > 0) Fake().Read(seen.data(), blocks[i].data(), seen.size());
     CHECK(seen == std::vector<unsigned char>(i * 77, static_cast<unsigned char>(i)));
   }
   std::byte* const first = blocks[3].data();
