@@ -1,4 +1,5 @@
-// Calls one method in the three styles, and once wrongly.  client [--transport shm|tcp] ADDRESS
+// Calls one method in the three styles, and once wrongly.
+//   client [--transport shm|verbs|tcp] ADDRESS
 #include <cstdio>
 #include <string>
 
@@ -56,8 +57,8 @@ absl::Status Refused(const hello::Greeter::Stub& stub) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto line =
-      verbena::examples::ReadCommandLine(argc, argv, 1, "client [--transport shm|tcp] ADDRESS");
+  const auto line = verbena::examples::ReadCommandLine(
+      argc, argv, 1, "client [--transport shm|verbs|tcp] ADDRESS");
   if (!line) return 2;
   hello::Greeter::Stub stub(verbena::Channel::Create(line->arguments[0], line->channel));
   absl::Status status = Blocking(stub);

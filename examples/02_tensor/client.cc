@@ -1,5 +1,5 @@
-// Sends a tensor and gets one back, in all the ways that there are.  client [--transport shm|tcp]
-// ADDRESS
+// Sends a tensor and gets one back, in all the ways that there are.
+//   client [--transport shm|verbs|tcp] ADDRESS
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -77,8 +77,8 @@ absl::Status FetchNothing(const scale::Scaler::Stub& stub) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto line =
-      verbena::examples::ReadCommandLine(argc, argv, 1, "client [--transport shm|tcp] ADDRESS");
+  const auto line = verbena::examples::ReadCommandLine(
+      argc, argv, 1, "client [--transport shm|verbs|tcp] ADDRESS");
   if (!line) return 2;
   scale::Scaler::Stub stub(verbena::Channel::Create(line->arguments[0], line->channel));
   absl::Status status = FetchParts(stub);

@@ -1,5 +1,5 @@
 // Has the test digits classified by an inference server.
-//   classify [--transport shm|tcp] ADDRESS DIGITS.csv
+//   classify [--transport shm|verbs|tcp] ADDRESS DIGITS.csv
 #include <cstdio>
 
 #include "examples/03_inference/classification.h"
@@ -37,7 +37,7 @@ absl::Status Run(const CommandLine& line) {
 
 int main(int argc, char** argv) {
   const auto line = verbena::examples::ReadCommandLine(
-      argc, argv, 2, "classify [--transport shm|tcp] ADDRESS DIGITS.csv");
+      argc, argv, 2, "classify [--transport shm|verbs|tcp] ADDRESS DIGITS.csv");
   if (!line) return 2;
   absl::Status status = verbena::examples::Run(*line);
   if (!status.ok()) std::fprintf(stderr, "classify: %s\n", status.ToString().c_str());

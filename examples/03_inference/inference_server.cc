@@ -1,5 +1,5 @@
 // Pulls a network from a weights server and runs it for others.
-//   inference_server [--transport shm|tcp] WEIGHTS_ADDRESS ADDRESS
+//   inference_server [--transport shm|verbs|tcp] WEIGHTS_ADDRESS ADDRESS
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -33,7 +33,7 @@ absl::Status Serve(const CommandLine& line) {
 
 int main(int argc, char** argv) {
   const auto line = verbena::examples::ReadCommandLine(
-      argc, argv, 2, "inference_server [--transport shm|tcp] WEIGHTS_ADDRESS ADDRESS");
+      argc, argv, 2, "inference_server [--transport shm|verbs|tcp] WEIGHTS_ADDRESS ADDRESS");
   if (!line) return 2;
   absl::Status status = verbena::examples::Serve(*line);
   if (!status.ok()) std::fprintf(stderr, "inference_server: %s\n", status.ToString().c_str());

@@ -1,5 +1,5 @@
 // Pulls all that a weights server has, verifies it, and says how fast it came.
-//   pull_weights [--transport shm|tcp] WEIGHTS_ADDRESS
+//   pull_weights [--transport shm|verbs|tcp] WEIGHTS_ADDRESS
 #include <cstdio>
 
 #include "examples/03_inference/progress.h"
@@ -8,7 +8,7 @@
 
 int main(int argc, char** argv) {
   const auto line = verbena::examples::ReadCommandLine(
-      argc, argv, 1, "pull_weights [--transport shm|tcp] WEIGHTS_ADDRESS");
+      argc, argv, 1, "pull_weights [--transport shm|verbs|tcp] WEIGHTS_ADDRESS");
   if (!line) return 2;
   inference::Weights::Stub stub(verbena::Channel::Create(line->arguments[0], line->channel));
   absl::StatusOr<verbena::examples::Pulled> pulled = verbena::examples::PullAll(stub);

@@ -1,5 +1,5 @@
 #pragma once
-// The command line of a program that calls a server:  NAME [--transport shm|tcp] ARGUMENT...
+// The command line of a program that calls a server:  NAME [--transport shm|verbs|tcp] ARGUMENT...
 #include <cstdio>
 #include <optional>
 #include <string>

@@ -152,7 +152,9 @@ TEST_CASE("a file that is truncated while it is pulled fails that pull and nothi
     Parcel<inference::PullReply> parcel = *std::move(reply);
     const absl::Status status = parcel.Fetch(parcel->tensor()).Get().status();
     INFO(status.ToString());
-    CHECK(status.code() == absl::StatusCode::kDataLoss);
+    // Over verbs the bytes were pinned or copied when the reply left.
+    const bool held = transport == "verbs";
+    CHECK(status.code() == (held ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss));
     CHECK(stub.List(inference::ListRequest()).Get().ok());
   }
 }

@@ -2,9 +2,11 @@
 // a guest of tests/guest/run, which always has one, that is a failure. Cases that take interfaces
 // down run in guests only.
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -17,6 +19,7 @@
 #include "rpc/base/log.h"
 #include "rpc/fabric/verbs/calls.h"
 #include "rpc/fabric/verbs/device.h"
+#include "rpc/fabric/verbs/domain.h"
 #include "rpc/fabric/verbs/sysfs.h"
 #include "tests/catch.h"
 
@@ -285,6 +288,54 @@ TEST_CASE("a QP over the chosen port reaches itself", "[verbs][devices]") {
   const PortAddress port = ThePort();
   Loop loop(port, nullptr);
   loop.SendOne();
+}
+
+// A file of /tmp with a pattern, mapped shared and read-only.
+class MappedFile {
+ public:
+  explicit MappedFile(size_t bytes) : bytes_(bytes) {
+    REQUIRE(file_ != nullptr);
+    std::string pattern(bytes, '\0');
+    for (size_t i = 0; i < bytes; ++i) pattern[i] = static_cast<char>(i * 7 + i / 251);
+    REQUIRE(fwrite(pattern.data(), 1, bytes, file_) == bytes);
+    REQUIRE(fflush(file_) == 0);
+    void* const data = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fileno(file_), 0);
+    REQUIRE(data != MAP_FAILED);
+    data_ = static_cast<const std::byte*>(data);
+  }
+  ~MappedFile() {
+    munmap(const_cast<std::byte*>(data_), bytes_);
+    fclose(file_);
+  }
+  void Truncate(size_t bytes) { REQUIRE(ftruncate(fileno(file_), off_t(bytes)) == 0); }
+  const std::byte* data() const { return data_; }
+
+ private:
+  FILE* const file_ = tmpfile();
+  const size_t bytes_;
+  const std::byte* data_ = nullptr;
+};
+
+TEST_CASE("a file mapped read-only can be leased, and one that was cut off cannot",
+          "[verbs][devices]") {
+  if (Skipped()) return;
+  constexpr size_t kBytes = 300'001;
+  Domain* const domain = Domain::Of(*ThePort().device, Revocation::kLeaseMr).value();
+  MappedFile file(kBytes);
+  // Expect: the file's bytes, there or in a copy, where the kernel does not pin such memory.
+  for (const size_t offset : {0, 1, 4097}) {
+    const absl::StatusOr<ibv_mr*> mr =
+        domain->RegisterRange(file.data() + offset, kBytes - offset, true);
+    INFO(mr.status());
+    REQUIRE(mr.ok());
+    CHECK((*mr)->length == kBytes - offset);
+    CHECK(memcmp((*mr)->addr, file.data() + offset, kBytes - offset) == 0);
+    Domain::Deregister(*mr);
+  }
+  file.Truncate(4096);
+  const absl::Status gone = domain->RegisterRange(file.data(), kBytes, true).status();
+  INFO(gone);
+  CHECK(absl::IsInvalidArgument(gone));
 }
 
 TEST_CASE("hardware counters are read from a real device", "[verbs][devices]") {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/base/log.h"
 #include "rpc/fabric/verbs/calls.h"
+#include "rpc/fabric/verbs/copies.h"
 #include "rpc/memory/registrars.h"
 
 namespace verbena::fabric::verbs {
@@ -89,12 +90,11 @@ absl::StatusOr<ibv_mr*> Domain::RegisterRange(const std::byte* data, size_t byte
   // The library does not write through a lease's registration; the parameter is not const.
   auto* const start = const_cast<std::byte*>(data);
   const int access = remote_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_LOCAL_WRITE;
-  return Made("ibv_reg_mr", ibv_reg_mr(pd_, start, bytes, access));
+  absl::StatusOr<ibv_mr*> mr = Made("ibv_reg_mr", ibv_reg_mr(pd_, start, bytes, access));
+  if (mr.ok() || !remote_read || !absl::IsInvalidArgument(mr.status())) return mr;
+  return RegisterCopy(pd_, data, bytes);
 }
 
-void Domain::Deregister(ibv_mr* mr) {
-  const absl::Status status = ErrnoReturned("ibv_dereg_mr", ibv_dereg_mr(mr));
-  if (!status.ok()) VERBENA_LOG(kWarning, "verbs: ", status.message());
-}
+void Domain::Deregister(ibv_mr* mr) { DeregisterWithCopy(mr); }
 
 }  // namespace verbena::fabric::verbs

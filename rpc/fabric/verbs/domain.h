@@ -78,7 +78,8 @@ class Domain final : public memory::Registrar {
   // The registration that covers all of [data, data + bytes), or none. Any thread; a lock.
   Pin Find(const std::byte* data, size_t bytes) const ABSL_LOCKS_EXCLUDED(mutex_);
   // A registration of exactly that range: for one lease (remote_read) or one READ's destination.
-  // Whoever gets it deregisters it. Setup thread only.
+  // A lease of what the device cannot pin gets a copy's (copies.h), whose address it has. Whoever
+  // gets it deregisters it. Setup thread only.
   absl::StatusOr<ibv_mr*> RegisterRange(const std::byte* data, size_t bytes, bool remote_read);
   static void Deregister(ibv_mr* mr);
 

@@ -110,6 +110,7 @@ void VerbsFabric::OnLeaseRegistered(LeaseSlot slot, LinkId id, absl::StatusOr<ib
   const bool lane_up = end != nullptr && end->up();
   if (made.ok()) {
     record->own = *made;
+    record->data = static_cast<const std::byte*>((*made)->addr);  // a copy's, where it has one
     record->rkey = (*made)->rkey;
   }
   if (made.ok() && lane_up) {
