@@ -25,7 +25,7 @@ TEST_CASE("a server and a client that were busy and are idle use no processor", 
     absl::SleepFor(absl::Milliseconds(200));
     REQUIRE(Fields(client.Ask("stop"))["bad"] == "0");
     REQUIRE(Fields(client.Ask("take 33554432 4"))["bad"] == "0");
-    absl::SleepFor(absl::Milliseconds(100));
+    absl::SleepFor(absl::Milliseconds(100) * kSlowdown);
     const double server_before = server.cpu_seconds();
     const double client_share = CpuShare(client, absl::Seconds(2));
     const double server_share = (server.cpu_seconds() - server_before) / 2;
