@@ -1,4 +1,5 @@
 // What processes cost that have nothing to do.
+#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -26,9 +27,13 @@ TEST_CASE("a server and a client that were busy and are idle use no processor", 
     REQUIRE(Fields(client.Ask("stop"))["bad"] == "0");
     REQUIRE(Fields(client.Ask("take 33554432 4"))["bad"] == "0");
     absl::SleepFor(absl::Milliseconds(100) * kSlowdown);
-    const double server_before = server.cpu_seconds();
-    const double client_share = CpuShare(client, absl::Seconds(2));
-    const double server_share = (server.cpu_seconds() - server_before) / 2;
+    // The less of two: a deadline of the handshake's, long over, may still be looked at once.
+    double server_share = 1, client_share = 1;
+    for (int i = 0; i < 2; ++i) {
+      const double server_before = server.cpu_seconds();
+      client_share = std::min(client_share, CpuShare(client, absl::Seconds(2)));
+      server_share = std::min(server_share, (server.cpu_seconds() - server_before) / 2);
+    }
     printf("idle for 2 s after traffic, %s: server %.3f %%, client %.3f %% of a processor\n",
            transport.c_str(), server_share * 100, client_share * 100);
     CHECK(server_share < 0.01);
@@ -44,7 +49,7 @@ TEST_CASE("many idle connections cost a server little", "[system][idle]") {
     const bool verbs = transport == "verbs";
     const size_t count = verbs ? 200 : 1000;
     const double kib_max = 64 + (verbs ? 8.0 * (limits::kVerbsWindowFrames + 1) : 0);
-    ServerPeer server("127.0.0.1:0", {"handshake_ms", "2000"});
+    ServerPeer server("127.0.0.1:0", {"handshake_ms", absl::StrCat(2000 * kSlowdown)});
     ClientPeer client(server.address(), transport), caller(server.address(), transport);
     REQUIRE(Fields(client.Ask("connect 10"))["good"] == "10");
     REQUIRE(Fields(caller.Ask("echo 100"))["bad"] == "0");
@@ -56,7 +61,8 @@ TEST_CASE("many idle connections cost a server little", "[system][idle]") {
     REQUIRE(Fields(connected)["good"] == absl::StrCat(count));
     // A client's end may be up a little before the server's.
     REQUIRE(Within(absl::Seconds(5), [&] { return server.state().links == 10 + 1 + count; }));
-    absl::SleepFor(absl::Milliseconds(2500));  // the deadlines of the handshakes are over
+    absl::SleepFor(absl::Milliseconds(2500) *
+                   kSlowdown);  // the deadlines of the handshakes are over
     const Peer::Memory now = server.memory();
     const auto each = static_cast<double>(count);
     const double resident = (now.resident - before.resident) / each / 1024;
