@@ -26,12 +26,21 @@ Subject VerbsSubject(const VerbsWay& way) {
   options.bounds_enforced = way.bounds_enforced;
   options.srq = way.srq;
   options.links_max = 256;
-  subject.make = [options](std::unique_ptr<fabric::Fabric>& client,
-                           std::unique_ptr<fabric::Fabric>& server, std::shared_ptr<void>& keep) {
+  fabric::verbs::PortFilter filter = fabric::verbs::PortFilter::FromEnvironment();
+  if (*way.server_device != '\0') filter.device = way.server_device;
+  const absl::StatusOr<fabric::verbs::PortAddress> far = fabric::verbs::ChoosePort(-1, filter);
+  if (!far.ok()) {
+    subject.skip = std::string(far.status().message());
+    return subject;
+  }
+  subject.make = [options, far = *far](std::unique_ptr<fabric::Fabric>& client,
+                                       std::unique_ptr<fabric::Fabric>& server,
+                                       std::shared_ptr<void>& keep) {
     auto setup = std::make_shared<SetupThread>();
     fabric::verbs::VerbsOptions with = options;
     with.post_setup = [&thread = *setup](SetupThread::Job job) { thread.Post(std::move(job)); };
     for (std::unique_ptr<fabric::Fabric>* end : {&client, &server}) {
+      if (end == &server) with.port = far;
       absl::StatusOr<std::unique_ptr<fabric::verbs::VerbsFabric>> made =
           fabric::verbs::VerbsFabric::Create(with);
       INFO(made.status().ToString());

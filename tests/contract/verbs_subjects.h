@@ -13,9 +13,10 @@ struct VerbsWay {
   fabric::Revocation revocation;
   bool srq = true;
   bool bounds_enforced = false;
+  const char* server_device = "";
 };
 
-// Both ends are on the port that a process without wishes gets.
+// Both ends are on the port that a process without wishes gets; or the server's on that device.
 Subject VerbsSubject(const VerbsWay& way);
 std::vector<Subject> VerbsSubjects();
 

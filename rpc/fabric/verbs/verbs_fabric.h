@@ -265,7 +265,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   std::unique_ptr<ReceivePool> receives_;
   std::unique_ptr<SendBuffers> sends_;
 
-  std::mutex setup_mutex_;
+  mutable std::mutex setup_mutex_;
   std::map<LinkId, Setup> setups_;
   uint64_t next_serial_ = 1;
   PortAddress port_;  // as it is now

@@ -282,8 +282,8 @@ void VerbsFabric::ForgetSetup(LinkId id) {
 }
 
 std::string VerbsFabric::ReadWays(LinkId) const {
-  return absl::StrCat("RDMA READ over ", options_.port.device->name(), ", ",
-                      options_.port.gid_text);
+  const std::lock_guard lock(setup_mutex_);
+  return absl::StrCat("RDMA READ over ", port_.device->name(), ", ", port_.gid_text);
 }
 
 }  // namespace verbena::fabric::verbs
