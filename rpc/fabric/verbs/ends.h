@@ -99,7 +99,11 @@ struct ReaderEnd final : End {
 
   const Lane lane;
   std::deque<ReadId> waiting;  // not, or not wholly, posted
-  std::array<ReadId, kRing> works{};
+  struct Work {
+    ReadId read;
+    uint32_t bytes = 0;
+  };
+  std::array<Work, kRing> works{};
   bool listed = false;  // among those that want to post
 };
 

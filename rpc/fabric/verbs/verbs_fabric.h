@@ -32,6 +32,7 @@
 #include "rpc/fabric/verbs/ends.h"
 #include "rpc/fabric/verbs/inbox.h"
 #include "rpc/fabric/verbs/key.h"
+#include "rpc/fabric/verbs/read_pace.h"
 #include "rpc/fabric/verbs/sizes.h"
 #include "rpc/fabric/verbs/work_id.h"
 
@@ -180,6 +181,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
 
   // Frames (verbs_frames.cc)
   void Chain(Link& link);
+  void PostChains();
   void PostChain(Link& link);
   void PostBye(Link& link);
   void OnSendDone(ControlEnd& end, const WorkId& id);
@@ -198,6 +200,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
                    std::vector<LocalPiece>& unknown);
   void RegisterPieces(ReadId id, std::vector<LocalPiece> unknown);
   void OnPiecesRegistered(ReadId id, absl::StatusOr<std::vector<ibv_mr*>> made);
+  size_t PiecesOfWork(const ReadRecord& read, uint32_t& bytes) const;
   void ListReader(ReaderEnd& end);
   void PostReads();
   void PostReadsOf(ReaderEnd& end);
@@ -281,7 +284,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   std::vector<uint32_t> draining_;  // ends whose marker is posted
   SlotTable<ReadRecord, ReadRecordTag> reads_;
   std::deque<uint32_t> readers_;  // ends that want to post
-  uint64_t read_bytes_posted_ = 0;
+  ReadPace read_pace_;
   std::vector<uint32_t> owners_;     // ends that want to post
   std::vector<LeaseRecord> leases_;  // by LeaseSlot::index
   std::deque<ibv_mw*> windows_;      // free; the one longest free is used next

@@ -94,7 +94,13 @@ void VerbsFabric::Chain(Link& link) {
   chained_.push_back(link.id);
 }
 
+// READs after frames: a device may do what is posted first in the poster's own time.
 void VerbsFabric::EndTick() {
+  PostChains();
+  PostReads();
+}
+
+void VerbsFabric::PostChains() {
   for (size_t i = 0; i < chained_.size(); ++i) {
     Link* const link = Find(chained_[i]);
     if (link == nullptr) continue;
@@ -145,6 +151,7 @@ void VerbsFabric::PostChain(Link& link) {
   end.posted += static_cast<uint32_t>(taken);
   link.counters.sends += taken;
   ++link.counters.doorbells;
+  read_pace_.OnFrame();
   if (std::exchange(link.sent_in_poll, polls_) != polls_) ++link.counters.send_ticks;
   for (size_t i = 0; i < count; ++i) {  // what is inline was copied, what was refused is dropped
     const bool inlined = (works[i].send_flags & IBV_SEND_INLINE) != 0;
@@ -217,6 +224,7 @@ void VerbsFabric::OnReceived(const ibv_wc& completion, EventSink& sink) {
     return;
   }
   ++link.counters.receives;
+  read_pace_.OnFrame();
   if (!link.closing) DeliverFrame(link, received, sink);
   GiveBack(buffer, completion.qp_num);
   if (receives_->WantsRepost()) receives_->Repost();

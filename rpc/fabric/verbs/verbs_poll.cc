@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
+#include "rpc/base/clock.h"
 #include "rpc/base/log.h"
 #include "rpc/fabric/verbs/calls.h"
 #include "rpc/fabric/verbs/verbs_fabric.h"
@@ -31,9 +32,11 @@ bool VerbsFabric::Poll(EventSink& sink) {
   for (int i = 0; i < stashed; ++i) OnCompletion(stash_[static_cast<size_t>(i)], sink);
   any |= stashed > 0;
   any |= PollQueue(control_cq_, sink);
-  any |= PollQueue(bulk_cq_, sink);
+  if (PollQueue(bulk_cq_, sink)) {
+    any = true;
+    read_pace_.Measure(SteadyNs());
+  }
   PostOwned();
-  PostReads();
   receives_->Repost();
   CheckByes();
   CheckDraining();
@@ -101,7 +104,7 @@ bool VerbsFabric::HasLater() const {
   return !events_.empty() || inbox_->any() || !chained_.empty() || !started_.empty() ||
          !byes_.empty() || !draining_.empty() || !owners_.empty() || stashed_ > 0 ||
          (sendable_ && !want_buffer_.empty()) || receives_->WaitsForRepost() ||
-         (!readers_.empty() && read_bytes_posted_ < limits::kVerbsReadBytesMax);
+         (!readers_.empty() && !read_pace_.full());
 }
 
 // Asked for first, looked at again after it: what completed before the question rings for nothing.

@@ -1,10 +1,11 @@
-// READs: this side's end of bulk lanes on which it reads. At most kVerbsReadBytesMax are posted at
-// the NIC; lanes take turns.
+// READs: this side's end of bulk lanes on which it reads. What is posted at the NIC is bounded
+// (read_pace.h); lanes take turns.
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include "rpc/base/check.h"
+#include "rpc/base/clock.h"
 #include "rpc/base/log.h"
 #include "rpc/fabric/verbs/verbs_fabric.h"
 
@@ -84,9 +85,14 @@ bool VerbsFabric::PlacePieces(ReadRecord& read, absl::Span<const LocalPiece> pie
     if (piece.bytes == 0) continue;
     if (!piece.device->host_accessible()) return false;
     Domain::Pin pin = domain_->Find(piece.data, piece.bytes);
+    const auto address = reinterpret_cast<uint64_t>(piece.data);
     const uint32_t lkey = pin ? pin.mr()->lkey : 0;
-    read.pieces.push_back(
-        {reinterpret_cast<uint64_t>(piece.data), static_cast<uint32_t>(piece.bytes), lkey});
+    // What is not registered yet is found by its whole, and is posted in one.
+    const uint64_t most = pin ? read_pace_.work_bytes() : piece.bytes;
+    for (uint64_t at = 0; at < piece.bytes; at += most) {
+      const auto part = static_cast<uint32_t>(std::min<uint64_t>(most, piece.bytes - at));
+      read.pieces.push_back({address + at, part, lkey});
+    }
     if (pin) {
       read.pins.push_back(std::move(pin));
     } else {
@@ -144,6 +150,20 @@ void VerbsFabric::OnPiecesRegistered(ReadId id, absl::StatusOr<std::vector<ibv_m
   ListReader(*end);
 }
 
+// What the next work request takes: at least one piece.
+size_t VerbsFabric::PiecesOfWork(const ReadRecord& read, uint32_t& bytes) const {
+  const size_t most = std::min<size_t>(sizes_.sge, read.pieces.size() - read.next_piece);
+  bytes = read.pieces[read.next_piece].length;
+  size_t count = 1;
+  while (count < most) {
+    const uint32_t more = read.pieces[read.next_piece + count].length;
+    if (bytes + more > read_pace_.work_bytes()) break;
+    bytes += more;
+    ++count;
+  }
+  return count;
+}
+
 void VerbsFabric::ListReader(ReaderEnd& end) {
   if (end.listed || end.waiting.empty() || !end.up() || end.room() == 0) return;
   end.listed = true;
@@ -151,7 +171,7 @@ void VerbsFabric::ListReader(ReaderEnd& end) {
 }
 
 void VerbsFabric::PostReads() {
-  while (!readers_.empty() && read_bytes_posted_ < limits::kVerbsReadBytesMax) {
+  while (!readers_.empty() && !read_pace_.full()) {
     auto* const end = static_cast<ReaderEnd*>(ends_.Find(readers_.front()));
     readers_.pop_front();
     if (end == nullptr || !end->listed) continue;
@@ -165,14 +185,15 @@ void VerbsFabric::PostReads() {
 void VerbsFabric::PostReadsOf(ReaderEnd& end) {
   std::array<ibv_send_wr, ReaderEnd::kRing> works;
   uint32_t count = 0;
+  const int64_t now_ns = SteadyNs();
   LinkCounters& counters = Find(end.link)->counters;
   for (size_t reads = 0; reads < kReadsPerTurn && !end.waiting.empty(); ++reads) {
     const ReadId id = end.waiting.front();
     ReadRecord& read = *reads_.Find(id);
     if (count == end.room()) break;
-    if (read.next_piece == 0) read_bytes_posted_ += read.bytes;
-    while (read.next_piece < read.pieces.size() && count < end.room()) {
-      const size_t pieces = std::min<size_t>(sizes_.sge, read.pieces.size() - read.next_piece);
+    while (read.next_piece < read.pieces.size() && count < end.room() && !read_pace_.full()) {
+      uint32_t bytes = 0;
+      const size_t pieces = PiecesOfWork(read, bytes);
       ibv_send_wr& work = works[count];
       work = {};
       work.wr_id = WorkId{WorkKind::kRead, end.number, end.posted + count}.word();
@@ -183,8 +204,9 @@ void VerbsFabric::PostReadsOf(ReaderEnd& end) {
       work.wr.rdma.remote_addr = read.address;
       work.wr.rdma.rkey = read.rkey;
       if (count > 0) works[count - 1].next = &work;
-      end.works[(end.posted + count) % ReaderEnd::kRing] = id;
-      for (size_t i = 0; i < pieces; ++i) read.address += work.sg_list[i].length;
+      end.works[(end.posted + count) % ReaderEnd::kRing] = {id, bytes};
+      read_pace_.OnPosted(bytes, now_ns);
+      read.address += bytes;
       read.next_piece += pieces;
       ++read.works_left;
       ++count;
@@ -205,7 +227,8 @@ void VerbsFabric::PostReadsOf(ReaderEnd& end) {
   if (result == 0) return;
   // What was refused never completes by itself.
   for (uint32_t i = taken; i < count; ++i) {
-    const ReadId id = end.works[(end.posted + i - taken) % ReaderEnd::kRing];
+    const auto [id, bytes] = end.works[(end.posted + i - taken) % ReaderEnd::kRing];
+    read_pace_.OnDone(bytes, false);
     ReadRecord& read = *reads_.Find(id);
     read.error = Error::kLaneDown;
     const bool waits = std::find(end.waiting.begin(), end.waiting.end(), id) != end.waiting.end();
@@ -220,8 +243,9 @@ void VerbsFabric::OnReadDone(ReaderEnd& end, const ibv_wc& completion) {
     ++counters_.stale_completions;
     return;
   }
-  const ReadId id = end.works[end.completed % ReaderEnd::kRing];
+  const auto [id, bytes] = end.works[end.completed % ReaderEnd::kRing];
   ++end.completed;
+  read_pace_.OnDone(bytes, completion.status == IBV_WC_SUCCESS);
   ReadRecord& read = *reads_.Find(id);
   --read.works_left;
   const bool fails = completion.status != IBV_WC_SUCCESS;
@@ -240,7 +264,6 @@ void VerbsFabric::OnReadDone(ReaderEnd& end, const ibv_wc& completion) {
 
 void VerbsFabric::FinishRead(ReadId id, ReadRecord& read) {
   VERBENA_DCHECK(read.works_left == 0 && !read.registering);
-  if (read.next_piece > 0) read_bytes_posted_ -= read.bytes;
   if (!read.own.empty()) {
     PostJob([own = std::move(read.own)]() -> Inbox::News {
       for (ibv_mr* const mr : own) Domain::Deregister(mr);
