@@ -264,7 +264,7 @@ TEST_CASE("a tensor describes itself", "[tensor]") {
 }
 
 TEST_CASE("a placement is small and holds its destinations", "[tensor][placement]") {
-  CHECK(sizeof(Placement) <= 32);
+  CHECK(sizeof(Placement) <= 40);  // device, path, stream, destinations
   CHECK(Placement().device() == Device::Host());
   CHECK(Placement(Device::Cuda(2)).device() == Device::Cuda(2));
   const Placement into = Placement::Into(Iota({2}), Iota({3}));
