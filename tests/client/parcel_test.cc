@@ -336,7 +336,8 @@ TEST_CASE("large tensors arrive intact, whole and in parts", "[client][parcel]")
   }
 }
 
-TEST_CASE("parts of a tensor above 4 GiB are fetched from where they are", "[client][parcel]") {
+TEST_CASE("parts of a tensor above 4 GiB are fetched from where they are",
+          "[client][parcel][huge]") {
   // Address space without memory: a page exists once it is touched.
   static constexpr uint64_t kBytes = uint64_t{5} << 30;
   constexpr int64_t kRow = int64_t{1} << 30;
