@@ -164,11 +164,17 @@ TEST_CASE("kill -9 of a client in the middle of 100 READs gives back what they h
     ClientPeer victim(server.address(), "verbs");
     REQUIRE(victim.Ask(pull) == "pulling");
     // Some are done, most are not.
-    REQUIRE(Within(absl::Seconds(20), [&] { return server.state().leases < kReads; }));
+    const auto under_way = [&] {
+      const auto leases = static_cast<int>(server.state().leases);
+      return leases > 0 && leases < kReads;
+    };
+    REQUIRE(Within(absl::Seconds(20), under_way));
     const Numbers meanwhile = VerbsOf(server);
     const uint64_t windows = meanwhile.at("windows_used");
     CHECK(meanwhile.at("queue_pairs") > fabric_before.at("queue_pairs"));
-    REQUIRE(victim.Read(absl::ZeroDuration()).empty());
+    const std::string over = victim.Read(absl::ZeroDuration());
+    INFO(over);
+    REQUIRE(over.empty());
     const absl::Time killed = absl::Now();
     victim.Kill();
     std::string more;
@@ -229,7 +235,7 @@ TEST_CASE("more links than fit are refused at accept, and tcp still works", "[sy
   CHECK(Fields(ready)["transport"] == "tcp");
   CHECK(ready.find(limit) != std::string::npos);
   CHECK(Fields(any.Ask("take 1048576 2"))["good"] == "2");
-  CHECK(VerbsOf(server).at("refused") >= 3);
+  CHECK(VerbsOf(server).at("refused") >= 2);
   CHECK(Fields(early.Ask("take 1048576 2"))["good"] == "2");
   // Room again: the same channel gets its link.
   other.reset();
