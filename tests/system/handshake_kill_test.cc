@@ -24,7 +24,7 @@ constexpr int kVictims = 4;
 double MsSince(absl::Time then) { return absl::ToDoubleMilliseconds(absl::Now() - then); }
 
 TEST_CASE("kill -9 of a client in each stage of its handshake leaves nothing, at once",
-          "[system][kill]") {
+          "[system][kill][victims]") {
   // Longer than all victims take to get there: their end is to be seen, not their deadline.
   ServerPeer server("127.0.0.1:0", {"handshake_ms", std::to_string(10'000 * kSlowdown)});
   for (const std::string& transport : TestTransports()) {
