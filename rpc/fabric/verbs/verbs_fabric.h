@@ -93,8 +93,6 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   std::vector<ibv_qp*> QueuePairsOf(LinkId link);
 
  private:
-  using Job = absl::AnyInvocable<void() &&>;
-
   struct Link {
     LinkId id = LinkId::kNone;
     uint64_t serial = 0;

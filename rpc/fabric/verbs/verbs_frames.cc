@@ -105,7 +105,8 @@ void VerbsFabric::PostChains() {
     Link* const link = Find(chained_[i]);
     if (link == nullptr) continue;
     link->chained = false;
-    if (link->control != nullptr) PostChain(*link);
+    // One on its way down takes nothing but its marker; its frames are given back at its end.
+    if (link->control != nullptr && link->control->up()) PostChain(*link);
   }
   chained_.clear();
 }
