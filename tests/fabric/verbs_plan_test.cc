@@ -103,6 +103,11 @@ TEST_CASE("offers say what was put in", "[verbs][offer]") {
   REQUIRE(lane->index == 3);
   REQUIRE(lane->generation == 77);
   REQUIRE(lane->end == AnEnd());
+  QueuePairEnd infiniband = AnEnd();
+  infiniband.ethernet = false;
+  infiniband.roce_version = 0;
+  infiniband.grh = true;
+  REQUIRE(ParseLinkOffer(LinkOfferBlob({8192, 16, infiniband}))->end == infiniband);
 }
 
 TEST_CASE("offers of other lengths, magics or values are refused, naming them", "[verbs][offer]") {
@@ -126,7 +131,7 @@ TEST_CASE("offers of other lengths, magics or values are refused, naming them", 
   REQUIRE(message(with(16 + 7, 1)).find("packet number") != std::string::npos);  // 25 bits
   REQUIRE(message(with(16 + 26, 0)).find("MTU 0") != std::string::npos);
   REQUIRE(message(with(16 + 26, 6)).find("MTU 6") != std::string::npos);
-  for (const int kind : {0x01, 0x20, 0x31, 0x23}) {
+  for (const int kind : {0x01, 0x20, 0x31, 0x23, 0x04, 0x22}) {
     REQUIRE(message(with(16 + 27, static_cast<uint8_t>(kind))).find("link layer") !=
             std::string::npos);
   }

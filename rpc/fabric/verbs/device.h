@@ -99,8 +99,7 @@ struct PortAddress {
   bool ethernet = false;             // RoCE; else InfiniBand
   ibv_mtu mtu_active = IBV_MTU_256;  // the path's is the lesser of both ends'
   uint16_t lid = 0;                  // InfiniBand; 0 on RoCE
-  // Address vectors must be global: always on RoCE. On InfiniBand also where the peers' GIDs differ
-  // in their first eight bytes, the subnet, which this end alone cannot know.
+  // Packets must have a GRH: always on RoCE, on InfiniBand where the port demands it.
   bool grh = false;
   int gid_index = 0;
   uint8_t roce_version = 0;  // 1 or 2; 0 on InfiniBand. Both ends must have the same.

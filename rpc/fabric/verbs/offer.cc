@@ -17,6 +17,8 @@ constexpr size_t kHeaderBytes = 16;
 constexpr size_t kEndBytes = 40;
 constexpr size_t kBlobBytes = kHeaderBytes + kEndBytes;
 constexpr uint32_t kNumberEnd = 1 << 24;
+constexpr uint8_t kRoce = 1;
+constexpr uint8_t kGrh = 2;
 
 template <class T>
 void Put(std::string& to, size_t at, T value) {
@@ -36,7 +38,8 @@ void PutEnd(std::string& to, const QueuePairEnd& end) {
   Put(to, kHeaderBytes + 8, end.gid);
   Put(to, kHeaderBytes + 24, end.lid);
   Put(to, kHeaderBytes + 26, end.mtu);
-  const uint8_t kind = end.ethernet ? static_cast<uint8_t>(1 | end.roce_version << 4) : uint8_t{0};
+  const auto kind = end.ethernet ? static_cast<uint8_t>(kRoce | end.roce_version << 4)
+                                 : static_cast<uint8_t>(end.grh ? kGrh : 0);
   Put(to, kHeaderBytes + 27, kind);
   Put(to, kHeaderBytes + 28, end.read_depth_out);
   Put(to, kHeaderBytes + 29, end.read_depth_in);
@@ -54,15 +57,17 @@ absl::StatusOr<QueuePairEnd> GetEnd(absl::string_view from) {
   end.lid = Get<uint16_t>(from, kHeaderBytes + 24);
   end.mtu = Get<uint8_t>(from, kHeaderBytes + 26);
   const auto kind = Get<uint8_t>(from, kHeaderBytes + 27);
-  end.ethernet = (kind & 1) != 0;
+  end.ethernet = (kind & kRoce) != 0;
+  end.grh = (kind & kGrh) != 0;
   end.roce_version = kind >> 4;
   end.read_depth_out = Get<uint8_t>(from, kHeaderBytes + 28);
   end.read_depth_in = Get<uint8_t>(from, kHeaderBytes + 29);
   if (end.qp_number == 0 || end.qp_number >= kNumberEnd) return Bad("queue pair", end.qp_number);
   if (end.psn >= kNumberEnd) return Bad("packet number", end.psn);
   if (end.mtu < 1 || end.mtu > 5) return Bad("MTU", end.mtu);
-  if ((kind & 0x0e) != 0 || end.roce_version > 2) return Bad("link layer", kind);
+  if ((kind & 0x0c) != 0 || end.roce_version > 2) return Bad("link layer", kind);
   if (end.ethernet != (end.roce_version != 0)) return Bad("link layer", kind);
+  if (end.ethernet && end.grh) return Bad("link layer", kind);
   return end;
 }
 

@@ -6,10 +6,11 @@
 // An end, 40 bytes:
 //   0  u32  queue pair number, 24 bits, never 0
 //   4  u32  first packet number, 24 bits
-//   8  16   GID; zeros on InfiniBand without a GRH
+//   8  16   GID
 //   24 u16  LID; 0 on RoCE
 //   26 u8   active MTU, 1 (256) to 5 (4096)
-//   27 u8   bit 0: RoCE; bits 4-7 its version, 1 or 2, else 0
+//   27 u8   bit 0: RoCE; bits 4-7 its version, 1 or 2, else 0. Bit 1: InfiniBand, and packets must
+//           have a GRH; never with bit 0
 //   28 u8   READs that this end may have under way
 //   29 u8   READs that it answers at a time
 //   30 u16  0
@@ -37,6 +38,7 @@ struct QueuePairEnd {
   uint8_t mtu = 0;  // as ibv_mtu
   bool ethernet = false;
   uint8_t roce_version = 0;
+  bool grh = false;  // an InfiniBand port that demands it
   uint8_t read_depth_out = 0;
   uint8_t read_depth_in = 0;
   friend bool operator==(const QueuePairEnd&, const QueuePairEnd&) = default;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -43,7 +42,6 @@ constexpr uint8_t kRnrRetries = 7;
 // after half a second. 7 would mean for ever on some devices.
 constexpr uint8_t kTimeout = 14;
 constexpr uint8_t kRetries = 6;
-constexpr uint8_t kHopLimit = 64;
 constexpr uint32_t kPsnMask = 0xffffff;
 
 uint32_t RandomPsn() {
@@ -80,14 +78,9 @@ absl::StatusOr<std::unique_ptr<QueuePair>> QueuePair::Create(const QueuePairOpti
   if (!made.ok()) return made.status();
   pair->qp_ = *made;
   pair->inline_bytes_ = std::min(options.inline_bytes, attributes.cap.max_inline_data);
-  const PortAddress& port = options.port;
   pair->local_.qp_number = pair->qp_->qp_num;
   pair->local_.psn = RandomPsn();
-  memcpy(pair->local_.gid.data(), port.gid.raw, sizeof port.gid.raw);
-  pair->local_.lid = port.lid;
-  pair->local_.mtu = static_cast<uint8_t>(port.mtu_active);
-  pair->local_.ethernet = port.ethernet;
-  pair->local_.roce_version = port.ethernet ? port.roce_version : uint8_t{0};
+  DescribePort(options.port, pair->local_);
   pair->local_.read_depth_out = options.read_depth_out;
   pair->local_.read_depth_in = options.read_depth_in;
   const absl::Status status = pair->ToInit();
@@ -128,37 +121,23 @@ absl::Status QueuePair::ToInit() {
 }
 
 absl::Status QueuePair::Connect(const QueuePairEnd& peer) {
-  if (peer.ethernet != local_.ethernet || peer.roce_version != local_.roce_version) {
-    const auto text = [](const QueuePairEnd& end) {
-      return end.ethernet ? absl::StrCat("RoCE v", static_cast<int>(end.roce_version))
-                          : std::string("InfiniBand");
-    };
-    return absl::InvalidArgumentError(
-        absl::StrCat("verbs: the peer's port is ", text(peer), ", ours ", text(local_)));
-  }
-  absl::Status status = ToReadyToReceive(peer);
+  const absl::StatusOr<Path> path =
+      PathTo(options_.port, peer, options_.service_level, options_.traffic_class);
+  if (!path.ok()) return path.status();
+  absl::Status status = ToReadyToReceive(peer, *path);
   if (status.ok()) status = ToReadyToSend(peer);
-  if (status.ok()) status = Verify(peer);
+  if (status.ok()) status = Verify(peer, *path);
   return status;
 }
 
-absl::Status QueuePair::ToReadyToReceive(const QueuePairEnd& peer) {
+absl::Status QueuePair::ToReadyToReceive(const QueuePairEnd& peer, const Path& path) {
   ibv_qp_attr attributes = {};
-  attributes.path_mtu = static_cast<ibv_mtu>(std::min(peer.mtu, local_.mtu));
+  attributes.ah_attr = path.address;
+  attributes.path_mtu = path.mtu;
   attributes.dest_qp_num = peer.qp_number;
   attributes.rq_psn = peer.psn;
   attributes.max_dest_rd_atomic = std::min(local_.read_depth_in, peer.read_depth_out);
   attributes.min_rnr_timer = kRnrTimer;
-  attributes.ah_attr.port_num = options_.port.port;
-  attributes.ah_attr.sl = options_.service_level;
-  attributes.ah_attr.dlid = peer.lid;
-  attributes.ah_attr.is_global = options_.port.grh ? 1 : 0;
-  if (options_.port.grh) {
-    memcpy(attributes.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
-    attributes.ah_attr.grh.sgid_index = static_cast<uint8_t>(options_.port.gid_index);
-    attributes.ah_attr.grh.hop_limit = kHopLimit;
-    attributes.ah_attr.grh.traffic_class = options_.traffic_class;
-  }
   return Move(State::kReadyToReceive, attributes,
               IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
@@ -177,7 +156,7 @@ absl::Status QueuePair::ToReadyToSend(const QueuePairEnd& peer) {
 }
 
 // Some drivers round or ignore what they are given; what matters is looked at.
-absl::Status QueuePair::Verify(const QueuePairEnd& peer) const {
+absl::Status QueuePair::Verify(const QueuePairEnd& peer, const Path& path) const {
   ibv_qp_attr is = {};
   ibv_qp_init_attr initial = {};
   const int mask = IBV_QP_STATE | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_ACCESS_FLAGS |
@@ -190,9 +169,7 @@ absl::Status QueuePair::Verify(const QueuePairEnd& peer) const {
   if (is.dest_qp_num != peer.qp_number) {
     return NotTaken("the peer's number", is.dest_qp_num, peer.qp_number);
   }
-  if (is.path_mtu != std::min(peer.mtu, local_.mtu)) {
-    return NotTaken("MTU", is.path_mtu, std::min(peer.mtu, local_.mtu));
-  }
+  if (is.path_mtu != path.mtu) return NotTaken("MTU", is.path_mtu, path.mtu);
   // More than was asked for does no harm; less would end the queue pair at the first full window.
   if (is.max_rd_atomic < depth_out) return NotTaken("READ depth", is.max_rd_atomic, depth_out);
   if (is.max_dest_rd_atomic < depth_in) {

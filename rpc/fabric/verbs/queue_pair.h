@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "rpc/fabric/verbs/device.h"
 #include "rpc/fabric/verbs/offer.h"
+#include "rpc/fabric/verbs/path.h"
 
 namespace verbena::fabric::verbs {
 
@@ -59,8 +60,8 @@ class QueuePair {
   uint32_t inline_bytes() const { return inline_bytes_; }
   State state() const { return state_; }
 
-  // To RTS. INVALID_ARGUMENT: the peer's end does not fit ours (link layer, RoCE version), names
-  // both values. INTERNAL: the device has not taken a value that was set.
+  // To RTS. INVALID_ARGUMENT: the peer's port cannot be reached from ours (path.h). INTERNAL: the
+  // device has not taken a value that was set.
   absl::Status Connect(const QueuePairEnd& peer);
   // From any state. An error means that the device is gone; it counts as failed all the same.
   absl::Status Fail();
@@ -71,9 +72,9 @@ class QueuePair {
   explicit QueuePair(const QueuePairOptions& options) : options_(options) {}
   absl::Status Move(State to, ibv_qp_attr& attributes, int mask);
   absl::Status ToInit();
-  absl::Status ToReadyToReceive(const QueuePairEnd& peer);
+  absl::Status ToReadyToReceive(const QueuePairEnd& peer, const Path& path);
   absl::Status ToReadyToSend(const QueuePairEnd& peer);
-  absl::Status Verify(const QueuePairEnd& peer) const;
+  absl::Status Verify(const QueuePairEnd& peer, const Path& path) const;
 
   const QueuePairOptions options_;
   ibv_qp* qp_ = nullptr;
