@@ -14,6 +14,7 @@
 #include "rpc/tensor/descriptor.h"
 #include "rpc/tensor/fetch_operation.h"
 #include "rpc/tensor/parcel_table.h"
+#include "rpc/tensor/scatter.h"
 #include "verbena/parcel.h"
 #include "verbena/status.h"
 
@@ -61,6 +62,10 @@ absl::StatusOr<Tensor> DestinationOf(const Layout& layout, const Placement& plac
         absl::StrCat("destination ", into->DebugString(), " is not contiguous"));
   }
   return *into;
+}
+
+absl::Status RowsAreOfOneTensor() {
+  return absl::InvalidArgumentError("Placement::IntoRows is for the fetch of one tensor");
 }
 
 absl::StatusOr<memory::Device*> WritableDevice(Device where) { return memory::FindDevice(where); }
@@ -143,6 +148,18 @@ absl::Status AddTransfers(FetchPlan& plan, uint32_t entry, const Layout& layout,
   return absl::OkStatus();
 }
 
+// Into rows of the caller's, with one READ for all of them where the transport can.
+absl::Status AddScattered(FetchPlan& plan, uint32_t entry, const Layout& layout,
+                          const Placement& placement) {
+  if (!layout.contiguous()) {
+    return absl::UnimplementedError("a strided tensor cannot be fetched into rows of another");
+  }
+  VERBENA_ASSIGN_OR_RETURN(std::vector<FetchPlan::Piece> pieces, RowPieces(layout, placement));
+  VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(placement.device()));
+  if (!pieces.empty()) plan.AddScattered(entry, layout.byte_offset(), device, pieces);
+  return absl::OkStatus();
+}
+
 // Within this process. Blocks while a device copies.
 absl::Status CopyHere(const Buffer& from, uint64_t offset, Buffer& to, size_t bytes) {
   const std::byte* const begin = from.data() + offset;
@@ -151,9 +168,27 @@ absl::Status CopyHere(const Buffer& from, uint64_t offset, Buffer& to, size_t by
              : memory::CopyNow(to.device(), to.mutable_data(), begin, bytes);
 }
 
+absl::StatusOr<Tensor> ScatterHere(const Buffer& local, const Layout& layout,
+                                   const Placement& placement) {
+  if (!layout.contiguous()) {
+    return absl::UnimplementedError("a strided tensor cannot be fetched into rows of another");
+  }
+  VERBENA_ASSIGN_OR_RETURN(std::vector<FetchPlan::Piece> pieces, RowPieces(layout, placement));
+  Tensor table = *placement.destination();
+  uint64_t offset = layout.byte_offset();
+  for (const FetchPlan::Piece& piece : pieces) {
+    const auto at = static_cast<size_t>(piece.to - table.buffer().data());
+    VERBENA_ASSIGN_OR_RETURN(Buffer to, table.buffer().Slice(at, piece.bytes));
+    VERBENA_RETURN_IF_ERROR(CopyHere(local, offset, to, piece.bytes));
+    offset += piece.bytes;
+  }
+  return table;
+}
+
 // What is here already: shared when wanted whole where it is, else copied.
 absl::StatusOr<Tensor> FetchLocal(const Buffer& local, const Layout& layout, bool whole,
                                   const Placement& placement) {
+  if (placement.rows() != nullptr) return ScatterHere(local, layout, placement);
   const bool stays = placement.destination() == nullptr && placement.device() == local.device();
   if (whole && stays && layout.bytes() != 0) {
     return Tensor::Wrap(local, layout.dtype(), layout.shape(), layout.strides(),
@@ -221,8 +256,12 @@ Call<Tensor> FetchTensor(const ParcelBase& parcel, const v1::Tensor& descriptor,
   FetchOperation* operation = FetchOperation::New(table.payloads());
   const bool lent = placement.destination() != nullptr;
   operation->StartAfter([entry = slot->entry, layout = *layout, placement, lent](FetchPlan& plan) {
-    VERBENA_ASSIGN_OR_RETURN(Tensor destination, DestinationOf(layout, placement));
     plan.Follow(placement);
+    if (placement.rows() != nullptr) {
+      plan.tensor = *placement.destination();
+      return AddScattered(plan, entry, layout, placement);
+    }
+    VERBENA_ASSIGN_OR_RETURN(Tensor destination, DestinationOf(layout, placement));
     absl::Status added = AddTransfers(plan, entry, layout, destination, lent);
     plan.tensor = std::move(destination);
     return added;
@@ -250,6 +289,7 @@ Call<Buffer> ParcelBase::Fetch(const v1::Buffer& descriptor, const Placement& pl
     return failed(absl::InvalidArgumentError(absl::StrCat(
         "the descriptor says ", descriptor.bytes(), " bytes, the payload has ", bytes)));
   }
+  if (placement.rows() != nullptr) return failed(RowsAreOfOneTensor());
   const Tensor* into = placement.destination();
   if (into != nullptr && (into->bytes() != bytes || into->read_only() || !into->contiguous())) {
     return failed(absl::InvalidArgumentError(absl::StrCat("destination ", into->DebugString(),
@@ -299,6 +339,7 @@ Call<void> ParcelBase::FetchAll(const Placement& placement) const {
 
 absl::StatusOr<std::vector<Buffer>> PlaceAll(const session::PayloadSet& payloads,
                                              const Placement& placement) {
+  if (placement.rows() != nullptr) return RowsAreOfOneTensor();
   std::vector<Buffer> buffers;
   const absl::Span<const session::PayloadSet::Entry> entries = payloads.entries();
   for (size_t i = 0; i < entries.size(); ++i) {

@@ -117,8 +117,10 @@ void FetchOperation::Launch() {
       Transfer& transfer = transfers_.emplace_back(this);
       transfer.entry = part.entry;
       transfer.offset = part.offset;
-      transfer.pieces.push_back(
-          {part.device, part.to, part.bytes, plan_.order, plan_.require_path});
+      for (const FetchPlan::Piece& piece : part.pieces) {
+        transfer.pieces.push_back(
+            {part.device, piece.to, piece.bytes, plan_.order, plan_.require_path});
+      }
       transfer.require_path = plan_.require_path;
       transfer.destination_lent = part.lent;
     }

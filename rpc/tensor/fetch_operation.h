@@ -9,9 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "rpc/reactor/operation.h"
 #include "rpc/session/session.h"
 #include "verbena/buffer.h"
@@ -27,7 +29,18 @@ class FetchPlan {
   // something that the plan keeps.
   void AddTransfer(uint32_t entry, uint64_t offset, memory::Device* device, std::byte* to,
                    size_t bytes, bool lent) {
-    transfers.push_back({entry, offset, device, to, bytes, lent});
+    Part& part = transfers.emplace_back(Part{entry, offset, device, {}, lent});
+    part.pieces.push_back({to, bytes});
+  }
+  struct Piece {
+    std::byte* to;
+    size_t bytes;
+  };
+  // The same into several places, one after the other, which are the caller's.
+  void AddScattered(uint32_t entry, uint64_t offset, memory::Device* device,
+                    absl::Span<const Piece> pieces) {
+    Part& part = transfers.emplace_back(Part{entry, offset, device, {}, true});
+    part.pieces.assign(pieces.begin(), pieces.end());
   }
   // The placement's stream and path are those of all transfers.
   void Follow(const Placement& placement) {
@@ -40,8 +53,7 @@ class FetchPlan {
     uint32_t entry;
     uint64_t offset;
     memory::Device* device;
-    std::byte* to;
-    size_t bytes;
+    absl::InlinedVector<Piece, 1> pieces;
     bool lent;
   };
   std::vector<Part> transfers;

@@ -3,7 +3,9 @@
 //
 //   co_await request.Fetch(request->input(), verbena::Device::Cuda(0));
 //   co_await request.Fetch(request->input(), verbena::Placement::Into(mine));
+//   co_await reply.Fetch(reply->keys(), verbena::Placement::IntoRows(pages, block_table));
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -35,7 +37,23 @@ class Placement {
   static Placement Into(std::vector<Tensor> tensors) {
     Placement p;
     if (!tensors.empty()) p.device_ = tensors.front().device();
-    p.into_ = std::make_shared<const std::vector<Tensor>>(std::move(tensors));
+    p.into_ = std::make_shared<const Destinations>(std::move(tensors), std::vector<int64_t>());
+    return p;
+  }
+  // Memory of the caller, scattered: what is fetched has one row (of the first dimension) for each
+  // of `rows`, and row i of it becomes row rows[i] of `table`, which is contiguous, writable and of
+  // the same type, and whose rows are of the same shape and whole bytes. A row that is named twice
+  // holds either. All rows travel together, and on a GPU are copied together: it costs little more
+  // than one copy of as many bytes. The result of the fetch is `table`. For Fetch of a tensor only.
+  // More than kFetchPiecesMax (4,096) runs of rows that do not lie side by side:
+  // RESOURCE_EXHAUSTED.
+  static Placement IntoRows(Tensor table, std::vector<int64_t> rows) {
+    Placement p;
+    p.device_ = table.device();
+    std::vector<Tensor> tables(1, std::move(table));
+    auto destinations = std::make_shared<Destinations>(std::move(tables), std::move(rows));
+    destinations->scattered = true;
+    p.into_ = std::move(destinations);
     return p;
   }
 
@@ -61,15 +79,26 @@ class Placement {
   void* stream() const { return stream_; }
   // Null: no destination was given for it.
   const Tensor* destination(size_t ordinal = 0) const {
-    return into_ != nullptr && ordinal < into_->size() ? &(*into_)[ordinal] : nullptr;
+    return into_ != nullptr && ordinal < into_->tensors.size() ? &into_->tensors[ordinal] : nullptr;
   }
-  size_t destinations() const { return into_ == nullptr ? 0 : into_->size(); }
+  size_t destinations() const { return into_ == nullptr ? 0 : into_->tensors.size(); }
+  // Of destination(), which row each fetched row becomes; null: it is one tensor.
+  const std::vector<int64_t>* rows() const {
+    return into_ != nullptr && into_->scattered ? &into_->rows : nullptr;
+  }
 
  private:
+  struct Destinations {
+    Destinations(std::vector<Tensor> t, std::vector<int64_t> r)
+        : tensors(std::move(t)), rows(std::move(r)) {}
+    std::vector<Tensor> tensors;
+    std::vector<int64_t> rows;
+    bool scattered = false;
+  };
   Device device_;
   Path path_ = Path::kNone;
   void* stream_ = nullptr;
-  std::shared_ptr<const std::vector<Tensor>> into_;
+  std::shared_ptr<const Destinations> into_;
 };
 
 }  // namespace verbena
