@@ -126,6 +126,7 @@ bool CudaCopyEngine::IssueFront(size_t& budget, absl::FunctionRef<bool()> yield)
     const InContext in(device_.driver(), context_);
     if (!begun_) Begin(entry);
     while (entry.ok && piece_ < entry.pieces.size()) {
+      if (IssueBatch(entry)) continue;
       if (!IssuePiece(entry, budget)) return false;
       if (piece_offset_ != 0 && yield()) return false;
     }

@@ -64,6 +64,8 @@ class CudaCopyEngine final : public memory::CopyEngine {
   bool Reached(uint32_t sequence) const;
   // Issues what can be issued of the next entry; false: it waits for a stage, or for the CPU.
   bool IssueFront(size_t& budget, absl::FunctionRef<bool()> yield);
+  // Many small pieces within what the GPU reaches, by one kernel. False: not the next ones.
+  bool IssueBatch(Queued& entry);
   // One piece, or a stage of it. False: it waits.
   bool IssuePiece(Queued& entry, size_t& budget);
   bool IssueStage(Queued& entry, const memory::CopyPiece& piece, bool to_device, size_t& budget);

@@ -122,6 +122,30 @@ Path CudaDevice::PathOf(const memory::CopyPiece& piece, Path mapped) const {
   return staged ? Path::kPinnedStaging : Path::kDeviceCopy;
 }
 
+CudaDevice::Range CudaDevice::KernelRange(abi::Address address, bool write) const {
+  {
+    absl::MutexLock lock(&mutex_);
+    auto own = own_.upper_bound(address);
+    if (own != own_.begin() && address - (--own)->first < own->second.bytes) {
+      if (write && own->second.made != Made::kAllocated) return {};
+      return {own->first, own->first + own->second.bytes};
+    }
+  }
+  const absl::StatusOr<PointerFacts> facts = FactsOf(driver_, address);
+  if (!facts.ok() || facts->kind == MemoryKind::kManaged) return {};
+  if (facts->kind == MemoryKind::kVirtual) {
+    abi::Location here;
+    here.id = device_;
+    unsigned long long access = 0;
+    const abi::Result r = driver_.cuMemGetAccess(&access, &here, address);
+    const bool reads = access == abi::kAccessRead || access == abi::kAccessReadWrite;
+    if (r != abi::kSuccess || !(write ? access == abi::kAccessReadWrite : reads)) return {};
+  } else if (facts->ordinal != device_) {
+    return {};
+  }
+  return {facts->base, facts->base + facts->bytes};
+}
+
 absl::Status CudaDevice::Probe() {
   if (absl::Status known = health(); !known.ok() || !context_.taken()) return known;
   const InContext in(driver_, *context_.Get());

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "rpc/gpu/context.h"
+#include "rpc/gpu/copy_kernel.h"
 #include "rpc/gpu/driver.h"
 #include "rpc/gpu/pointer.h"
 #include "rpc/gpu/readiness.h"
@@ -58,6 +59,15 @@ class CudaDevice final : public memory::Device {
   // ---- for this room
   const Driver& driver() const { return driver_; }
   PrimaryContext& context() { return context_; }
+  // Loaded once this GPU has imported something: what is copied within one process seldom lies in
+  // many pieces.
+  const CopyKernel& copy_kernel() const { return copy_kernel_; }
+  // The addresses around `address` that a kernel of this GPU may read, or also write; none where
+  // that is not known. A microsecond; any thread.
+  struct Range {
+    abi::Address begin = 0, end = 0;
+  };
+  Range KernelRange(abi::Address address, bool write) const;
   // Asks the driver whether the GPU has failed, in its context. Microseconds. Any thread.
   absl::Status Probe();
   // Keeps the first error that stays; returns what StatusOf says of `result`.
@@ -103,6 +113,7 @@ class CudaDevice final : public memory::Device {
 
   abi::Stream probe_ ABSL_GUARDED_BY(probe_mutex_) = nullptr;  // nothing is ever queued on it
   absl::Mutex probe_mutex_;
+  CopyKernel copy_kernel_;
   mutable absl::Mutex mutex_;  // never held over a call of the driver
   std::map<abi::Address, Known> known_ ABSL_GUARDED_BY(mutex_);
   std::map<abi::Address, Own> own_ ABSL_GUARDED_BY(mutex_);

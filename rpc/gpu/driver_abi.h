@@ -18,6 +18,8 @@ using Handle = unsigned long long;   // CUmemGenericAllocationHandle
 using Context = struct ContextObject*;
 using Stream = struct StreamObject*;
 using Event = struct EventObject*;
+using Module = struct ModuleObject*;
+using Function = struct FunctionObject*;
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kInvalidValue = 1;
@@ -148,6 +150,8 @@ inline constexpr unsigned kHostAllocPortable = 1;
   X(cuMemUnmap, (abi::Address pointer, size_t bytes))                                         \
   X(cuMemSetAccess,                                                                           \
     (abi::Address pointer, size_t bytes, const abi::AccessDescription* access, size_t count)) \
+  X(cuMemGetAccess,                                                                           \
+    (unsigned long long* flags, const abi::Location* location, abi::Address pointer))         \
   X(cuMemExportToShareableHandle,                                                             \
     (void* shareable, abi::Handle handle, int type, unsigned long long flags))                \
   X(cuMemImportFromShareableHandle, (abi::Handle * handle, void* shareable, int type))        \
@@ -170,7 +174,13 @@ inline constexpr unsigned kHostAllocPortable = 1;
   X(cuEventRecord, (abi::Event event, abi::Stream stream))                                    \
   X(cuEventQuery, (abi::Event event))                                                         \
   X(cuEventDestroy_v2, (abi::Event event))                                                    \
-  X(cuMemcpyAsync, (abi::Address to, abi::Address from, size_t bytes, abi::Stream stream))
+  X(cuMemcpyAsync, (abi::Address to, abi::Address from, size_t bytes, abi::Stream stream))    \
+  X(cuModuleLoadData, (abi::Module * module, const void* image))                              \
+  X(cuModuleGetFunction, (abi::Function * function, abi::Module module, const char* name))    \
+  X(cuLaunchKernel,                                                                           \
+    (abi::Function function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z,         \
+     unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared_bytes,       \
+     abi::Stream stream, void** parameters, void** extra))
 
 // Of later drivers than the rest (11.7 on): null where the driver has not got them.
 #define VERBENA_DRIVER_FUNCTIONS_MAYBE(X) \

@@ -133,6 +133,9 @@ absl::StatusOr<memory::Mapping> CudaDevice::Import(Export from_peer) {
   if (from_peer.way == ExportWay::kIpc && from_peer.bytes != 0) base = ImportIpc(from_peer);
   if (from_peer.way == ExportWay::kVmmDescriptor) base = ImportDescriptor(from_peer);
   if (!base.ok()) return base.status();
+  if (absl::Status kernel = copy_kernel_.Load(driver_); !kernel.ok()) {
+    VERBENA_LOG(kWarning, "cuda:", ordinal_, ": small copies go one by one: ", kernel.message());
+  }
   return memory::Mapping{this, reinterpret_cast<std::byte*>(*base), from_peer.bytes,
                          PathTo(from_peer.hardware)};
 }

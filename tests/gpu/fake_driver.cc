@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "rpc/base/check.h"
+#include "rpc/gpu/copy_kernel.h"
 
 namespace verbena::gpu {
 namespace {
@@ -354,6 +355,47 @@ Result MemcpyAsync(Address to, Address from, size_t bytes, abi::Stream stream) {
   return abi::kSuccess;
 }
 
+// Of one GPU's memory, or of what was opened or mapped for it.
+Result MemGetAccess(unsigned long long* flags, const abi::Location* location, Address pointer) {
+  FAKE_CALL(cuMemGetAccess)
+  const FakeDriver::Memory* const m = the->Find(pointer);
+  if (m == nullptr || m->kind != MemoryKind::kVirtual) return abi::kInvalidValue;
+  *flags = m->gpu == location->id ? abi::kAccessReadWrite : 0;
+  return abi::kSuccess;
+}
+
+// One module, with one function: the copy kernel.
+Result ModuleLoadData(abi::Module* module, const void* image) {
+  FAKE_CALL(cuModuleLoadData)
+  if (!the->InContext() || image != CopyKernel::ptx()) return abi::kInvalidContext;
+  *module = reinterpret_cast<abi::Module>(the);
+  return abi::kSuccess;
+}
+Result ModuleGetFunction(abi::Function* function, abi::Module, const char* name) {
+  if (std::strcmp(name, "verbena_copy") != 0) return abi::kInvalidValue;
+  *function = reinterpret_cast<abi::Function>(the);
+  return abi::kSuccess;
+}
+Result LaunchKernel(abi::Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                    unsigned, abi::Stream stream, void** parameters, void**) {
+  FAKE_CALL(cuLaunchKernel)
+  const int gpu = Of(stream).gpu;
+  if (!the->InContext(gpu)) return abi::kInvalidContext;
+  const auto* const pieces = static_cast<const CopyKernel::Piece*>(parameters[0]);
+  const uint32_t count = *static_cast<const uint32_t*>(parameters[1]);
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto [to, from, bytes] = pieces[i];
+    std::byte* const there = the->Alias(to, bytes);
+    const std::byte* const here = the->Alias(from, bytes);
+    const bool aligned = to % 16 == 0 && from % 16 == 0;
+    const bool reached = the->Find(to)->gpu == gpu && !the->Find(to)->imported &&
+                         (the->Find(from)->gpu == gpu || the->Find(from)->imported);
+    the->kernel_faults += there == nullptr || here == nullptr || !aligned || !reached;
+    Of(stream).queue.push_back({[=, n = bytes] { std::memcpy(there, here, n); }});
+  }
+  return abi::kSuccess;
+}
+
 Result DeviceGetCount(int* count) {
   *count = static_cast<int>(the->contexts.size());
   return abi::kSuccess;
@@ -431,6 +473,10 @@ Driver Table() {
   d.cuEventQuery = EventQuery;
   d.cuEventDestroy_v2 = EventDestroy;
   d.cuMemcpyAsync = MemcpyAsync;
+  d.cuMemGetAccess = MemGetAccess;
+  d.cuModuleLoadData = ModuleLoadData;
+  d.cuModuleGetFunction = ModuleGetFunction;
+  d.cuLaunchKernel = LaunchKernel;
   return d;
 }
 

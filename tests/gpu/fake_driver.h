@@ -51,6 +51,7 @@ class FakeDriver {
   bool descriptors = true;        // cuMemCreate takes handles of POSIX type
   std::vector<int> contexts;      // retained, by GPU
   int wrong_context = 0;          // calls without the context that they need
+  int kernel_faults = 0;          // pieces that would have faulted a kernel
   std::map<std::string, int> calls;
   size_t live() const { return memories_.size() + handles_.size(); }
 
