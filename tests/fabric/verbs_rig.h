@@ -55,7 +55,7 @@ struct Rig {
 
   // A link with a bulk lane from server to client, and a lease of a pattern, READ once.
   void Open(LinkId link);
-  // That everything of such a link works, with the lease at Slot(link), and lane generation.
+  // That everything of such a link works, with a lease of its own.
   void Works(LinkId link, uint32_t generation = 1);
   // Leases `bytes` at the start of `region`.
   RemoteKey Lease(LeaseSlot slot, LinkId link, size_t bytes, uint32_t generation = 1);

@@ -139,7 +139,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
     kRegistering,  // a job makes its registration
     kBinding,      // waits for a window, its turn or its completion
     kLive,
-    kEnding,  // Revoked follows: LOCAL_INV, the deregistration, or the end of its queue pair
+    kEnding,  // LOCAL_INV, the deregistration, or the end of its queue pair; the answer follows
     kVoid,    // its lane is down
   };
   struct LeaseRecord {
@@ -149,6 +149,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
     LinkId link = LinkId::kNone;
     bool end_wanted = false;
     bool forced = false;
+    Error refusal = Error::kOk;  // kEnding of one that was never live: it is answered with this
     bool deregistering = false;  // a job undoes its registration
     ibv_mw* window = nullptr;
     ibv_mr* own = nullptr;
@@ -219,7 +220,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   void EndLease(LeaseSlot slot, bool forced);
   void EndLive(LeaseSlot slot, LeaseRecord& record);
   void Deregister(LeaseSlot slot, LeaseRecord& record);
-  void RevokedNow(LeaseSlot slot, LeaseRecord& record);
+  void EndedNow(LeaseSlot slot, LeaseRecord& record);
   void AddWork(OwnerEnd& end, OwnerEnd::Work work);
   void PostOwned();
   void PostOwnedOf(OwnerEnd& end);

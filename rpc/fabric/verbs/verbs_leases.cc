@@ -59,6 +59,9 @@ void VerbsFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Regi
   OwnerEnd* const end = UpOwner(id, lane);
   if (end == nullptr) return events_.LeaseRefused(slot, Error::kLaneDown);
   LeaseRecord& record = RecordOf(slot);
+  // What a link that is down left behind holds nothing.
+  VERBENA_CHECK(record.state == LeaseState::kNone || record.state == LeaseState::kVoid,
+                "lease slot ", slot.index, " is in use");
   record = LeaseRecord();
   record.generation = slot.generation;
   record.end = end->number;
@@ -124,21 +127,18 @@ void VerbsFabric::OnLeaseRegistered(LeaseSlot slot, LinkId id, absl::StatusOr<ib
     const bool exhausted = absl::IsResourceExhausted(made.status());
     error = exhausted ? Error::kNoMemory : Error::kUnsupported;
   }
-  events_.LeaseRefused(slot, error);
-  const bool answer = record->end_wanted;
+  record->state = LeaseState::kEnding;
+  record->refusal = error;
   if (record->own != nullptr) {
-    record->state = LeaseState::kEnding;
-    record->end_wanted = answer;
     Deregister(slot, *record);
   } else {
-    *record = LeaseRecord();
-    if (answer) events_.Revoked(slot);
+    EndedNow(slot, *record);
   }
   --link.jobs;
   AdvanceDown(link);
 }
 
-// Revoked follows if it was asked for.
+// The answer follows.
 void VerbsFabric::Deregister(LeaseSlot slot, LeaseRecord& record) {
   ++Find(record.link)->jobs;
   record.deregistering = true;
@@ -147,18 +147,21 @@ void VerbsFabric::Deregister(LeaseSlot slot, LeaseRecord& record) {
     return [this, slot, id] {
       Link& link = *Find(id);
       LeaseRecord* const ended = RecordIf(slot);
-      if (ended != nullptr && ended->state == LeaseState::kEnding) RevokedNow(slot, *ended);
+      if (ended != nullptr && ended->state == LeaseState::kEnding) EndedNow(slot, *ended);
       --link.jobs;
       AdvanceDown(link);
     };
   });
 }
 
-void VerbsFabric::RevokedNow(LeaseSlot slot, LeaseRecord& record) {
+// Nothing of it can be read any more.
+void VerbsFabric::EndedNow(LeaseSlot slot, LeaseRecord& record) {
   const bool answer = record.end_wanted;
   const bool forced = record.forced;
+  const Error refusal = record.refusal;
   auto* const end = static_cast<OwnerEnd*>(ends_.Find(record.end));
   record = LeaseRecord();
+  if (refusal != Error::kOk) events_.LeaseRefused(slot, refusal);
   if (answer) events_.Revoked(slot);
   if (forced && end != nullptr) LookAtOwner(*end);
 }
@@ -310,7 +313,7 @@ void VerbsFabric::OnInvalidated(OwnerEnd& end, const OwnerEnd::Work& work, bool 
   LeaseRecord* const record = RecordIf(work.slot);
   VERBENA_CHECK(record != nullptr && record->state == LeaseState::kEnding);
   windows_.push_back(std::exchange(record->window, nullptr));
-  RevokedNow(work.slot, *record);
+  EndedNow(work.slot, *record);
 }
 
 // A READ that met an invalidated window may have put the queue pair into the error state, and no
@@ -347,7 +350,7 @@ void VerbsFabric::EndLease(LeaseSlot slot, bool forced) {
         return;
       }
       record->forced = false;
-      return RevokedNow(slot, *record);
+      return EndedNow(slot, *record);
     case LeaseState::kNone:
       break;
   }
@@ -361,11 +364,11 @@ void VerbsFabric::EndLive(LeaseSlot slot, LeaseRecord& record) {
   }
   if (record.own != nullptr) return Deregister(slot, record);
   if (record.forced) return FailEnd(end);  // by lane: AnswerLeases
-  RevokedNow(slot, record);
+  EndedNow(slot, record);
 }
 
 // The lane goes down. Everything that its leases hold goes with its queue pair; those that were
-// being made are refused, those that were ending are answered when it is gone.
+// being made are refused, and those that were ending are answered, when it is gone.
 void VerbsFabric::VoidLeases(OwnerEnd& end) {
   end.waiting.clear();
   const Error error = Find(end.link)->closing ? Error::kLinkDown : Error::kLaneDown;
@@ -376,10 +379,9 @@ void VerbsFabric::VoidLeases(OwnerEnd& end) {
     if (record.window != nullptr) end.windows.push_back(std::exchange(record.window, nullptr));
     if (record.own != nullptr) end.own.push_back(std::exchange(record.own, nullptr));
     if (record.pin) end.pins.push_back(std::move(record.pin));
-    const LeaseSlot slot{index, record.generation};
     if (record.state == LeaseState::kBinding) {
-      events_.LeaseRefused(slot, error);
-      record.state = record.end_wanted ? LeaseState::kEnding : LeaseState::kVoid;
+      record.refusal = error;
+      record.state = LeaseState::kEnding;
     } else if (record.state == LeaseState::kLive) {
       record.state = LeaseState::kVoid;
     }
@@ -394,7 +396,7 @@ void VerbsFabric::AnswerLeases(const OwnerEnd& end) {
     if (record.deregistering) continue;
     const LeaseSlot slot{index, record.generation};
     record.forced = false;
-    RevokedNow(slot, record);
+    EndedNow(slot, record);
   }
 }
 
