@@ -16,7 +16,7 @@ struct LinkCounters {
   uint64_t read_bytes = 0;
   uint64_t read_doorbells = 0;  // chains of READs
   uint64_t send_waits = 0;      // no buffer, or the send queue was full
-  uint64_t lanes_broken = 0;
+  uint64_t lanes_broken = 0;    // ends of bulk lanes that went down before their link
   uint64_t window_leases = 0;
   uint64_t registered_leases = 0;  // a registration each
   uint64_t lane_leases = 0;

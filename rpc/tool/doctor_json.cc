@@ -1,5 +1,6 @@
 // What `verbena doctor --json` prints.
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "rpc/tool/doctor.h"
 
@@ -17,6 +18,8 @@ using Json = nlohmann::ordered_json;
 
 // null where there is no limit.
 Json Limit(uint64_t bytes) { return bytes == LockLimits::kUnlimited ? Json() : Json(bytes); }
+// null where the device does not count it.
+Json Counted(std::optional<uint64_t> count) { return count.has_value() ? Json(*count) : Json(); }
 // null where the value is unknown.
 Json Known(int number) { return number < 0 ? Json() : Json(number); }
 
@@ -91,6 +94,8 @@ Json OfPort(const PortReport& port) {
           {"pkey_choice", port.facts.pkey.why},
           {"pkeys", port.pkeys},
           {"loopback", OfTrial(port.trial)},
+          {"rnr", Counted(port.trouble.rnr)},
+          {"retries", Counted(port.trouble.retries)},
           {"counters", port.counters}};
 }
 

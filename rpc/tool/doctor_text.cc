@@ -1,4 +1,6 @@
 // What `verbena doctor` prints for people.
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "rpc/tool/doctor.h"
@@ -23,6 +25,10 @@ std::string OrUnknown(absl::string_view text) {
   return text.empty() ? std::string("unknown") : std::string(text);
 }
 
+std::string Counted(std::optional<uint64_t> count) {
+  return count.has_value() ? absl::StrCat(*count) : std::string("unknown");
+}
+
 void PrintNodes(const MachineFacts& facts, std::string& out) {
   absl::StrAppend(&out, "Machine: Linux ", facts.kernel, "\n");
   for (const NodeFacts& node : facts.nodes) {
@@ -44,7 +50,9 @@ void PrintPort(const PortReport& port, std::string& out) {
                   port.netdev.empty() ? "" : ", interface ", port.netdev, ", MTU ", port.mtu, ", ",
                   port.facts.speed_mbps / 1000.0, " Gb/s");
   if (!port.facts.ethernet) absl::StrAppend(&out, ", LID ", port.facts.lid);
-  absl::StrAppend(&out, "\n      ", port.facts.gid.why, "\n      ", port.facts.pkey.why, "\n");
+  absl::StrAppend(&out, "\n      ", port.facts.gid.why, "\n      ", port.facts.pkey.why,
+                  "\n      counted since the driver was loaded: RNR ", Counted(port.trouble.rnr),
+                  ", retries ", Counted(port.trouble.retries), "\n");
   const fabric::verbs::PortTrial& trial = port.trial;
   if (!trial.ran) return;
   absl::StrAppend(

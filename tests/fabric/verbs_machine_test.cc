@@ -252,6 +252,35 @@ TEST_CASE("hardware counters are numbers by name", "[verbs][machine]") {
   CHECK(HardwareCounters("mlx5_0", 2, sysfs.root()).empty());
 }
 
+TEST_CASE("RNR events and retries are found by the names of each driver", "[verbs][machine]") {
+  // Soft-RoCE.
+  PortTrouble trouble = TroubleIn({{"sent_pkts", 1000},
+                                   {"rcvd_rnr_err", 1},
+                                   {"send_rnr_err", 2},
+                                   {"retry_rnr_exceeded_err", 4},
+                                   {"completer_retry_err", 8},
+                                   {"retry_exceeded_err", 16}});
+  CHECK(trouble.rnr == 7);
+  CHECK(trouble.retries == 8);
+  // mlx5.
+  trouble = TroubleIn({{"rnr_nak_retry_err", 1},
+                       {"out_of_buffer", 2},
+                       {"local_ack_timeout_err", 4},
+                       {"packet_seq_err", 8},
+                       {"implied_nak_seq_err", 16},
+                       {"out_of_sequence", 32},
+                       {"port_xmit_data", 1000}});
+  CHECK(trouble.rnr == 3);
+  CHECK(trouble.retries == 28);
+  trouble = TroubleIn({{"rnr_naks_rcvd", 5}, {"to_retransmits", 1}, {"seq_err_naks_rcvd", 2}});
+  CHECK(trouble.rnr == 5);
+  CHECK(trouble.retries == 3);
+  // What is not counted is not 0.
+  trouble = TroubleIn({{"port_xmit_data", 1000}});
+  CHECK_FALSE(trouble.rnr.has_value());
+  CHECK_FALSE(trouble.retries.has_value());
+}
+
 TEST_CASE("the filter is read from the environment, and nonsense is warned of",
           "[verbs][machine]") {
   std::string lines;

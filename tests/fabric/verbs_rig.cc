@@ -3,13 +3,13 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <mutex>
 #include <ostream>
 
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/fabric/verbs/self_test.h"
+#include "rpc/fabric/verbs/sysfs.h"
 
 namespace verbena::fabric::verbs {
 namespace {
@@ -72,14 +72,7 @@ Resources ResourcesNow() {
 }
 
 uint64_t RnrEvents() {
-  uint64_t sum = 0;
-  for (const char* name : {"rcvd_rnr_err", "send_rnr_err", "retry_rnr_exceeded_err"}) {
-    std::ifstream file(absl::StrCat("/sys/class/infiniband/", TestPort().device->name(), "/ports/",
-                                    static_cast<int>(TestPort().port), "/hw_counters/", name));
-    uint64_t value = 0;
-    if (file >> value) sum += value;
-  }
-  return sum;
+  return TroubleIn(HardwareCounters(TestPort().device->name(), TestPort().port)).rnr.value_or(0);
 }
 
 PortAddress TestPort() {

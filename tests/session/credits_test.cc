@@ -157,6 +157,7 @@ TEST_CASE("thousands of calls at once through a small window all come back", "[s
   }
   CHECK(pair.network.statistics().overruns == 0);
   CHECK(pair.client->counters().credit_stalls > 0);
+  CHECK(pair.owner.link->tally().credit_stalls == pair.client->counters().credit_stalls);
 }
 
 }  // namespace

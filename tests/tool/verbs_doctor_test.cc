@@ -69,6 +69,8 @@ TEST_CASE("the doctor finds devices, and patterns come back over their ports", "
   CHECK(device["ports"][0]["loopback"]["window"] == true);
   CHECK(device["ports"][0]["loopback"]["bounds_enforced"] == false);
   CHECK(device["ports"][0]["counters"]["sent_pkts"].is_number());
+  CHECK(device["ports"][0]["rnr"].is_number());
+  CHECK(device["ports"][0]["retries"].is_number());
 }
 
 TEST_CASE("what the user demands and the machine has not is a problem", "[tool][verbs]") {

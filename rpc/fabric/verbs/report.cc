@@ -34,6 +34,7 @@ PortReport ReportPort(const PortRecord& record) {
   report.gids = record.gids;
   report.pkeys = record.pkeys;
   report.counters = HardwareCounters(record.facts.device, record.facts.port);
+  report.trouble = TroubleIn(report.counters);
   return report;
 }
 

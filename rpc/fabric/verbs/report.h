@@ -10,6 +10,7 @@
 #include "rpc/fabric/verbs/gid_choice.h"
 #include "rpc/fabric/verbs/port_choice.h"
 #include "rpc/fabric/verbs/port_filter.h"
+#include "rpc/fabric/verbs/sysfs.h"
 #include "rpc/fabric/verbs/why_none.h"
 
 namespace verbena::fabric::verbs {
@@ -32,7 +33,9 @@ struct PortReport {
   uint32_t mtu = 0;
   std::vector<GidRow> gids;
   std::vector<uint16_t> pkeys;
+  // What the device counted, of all processes, by the kernel's names; and what of it is trouble.
   std::map<std::string, uint64_t> counters;
+  PortTrouble trouble;
   PortTrial trial;  // of a usable port that the filter names
 };
 

@@ -1,11 +1,14 @@
 #include "rpc/fabric/verbs/sysfs.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <system_error>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -16,6 +19,15 @@ namespace fs = std::filesystem;
 
 std::string DeviceFolder(absl::string_view device, absl::string_view root) {
   return absl::StrCat(root, "/class/infiniband/", device);
+}
+
+// Soft-RoCE's name; mlx5's; bnxt_re's.
+constexpr std::array<absl::string_view, 6> kRetryNames = {
+    "completer_retry_err", "local_ack_timeout_err", "packet_seq_err",
+    "implied_nak_seq_err", "to_retransmits",        "seq_err_naks_rcvd"};
+
+bool TellsOfRnr(absl::string_view name) {
+  return absl::StrContains(name, "rnr") || name == "out_of_buffer";
 }
 
 // The node of a device's folder or of the next of its parents that has one: a virtio interface
@@ -93,6 +105,17 @@ std::map<std::string, uint64_t> HardwareCounters(absl::string_view device, int p
   AddCounters(folder + "/hw_counters", counters);
   AddCounters(folder + "/counters", counters);
   return counters;
+}
+
+PortTrouble TroubleIn(const std::map<std::string, uint64_t>& counters) {
+  PortTrouble trouble;
+  for (const auto& [name, count] : counters) {
+    if (TellsOfRnr(name)) trouble.rnr = trouble.rnr.value_or(0) + count;
+    if (std::find(kRetryNames.begin(), kRetryNames.end(), name) != kRetryNames.end()) {
+      trouble.retries = trouble.retries.value_or(0) + count;
+    }
+  }
+  return trouble;
 }
 
 }  // namespace verbena::fabric::verbs

@@ -3,6 +3,7 @@
 // mounted, so that tests have their own. Includes no verbs header. Any thread; reads files.
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,5 +37,15 @@ int NumaNodeOf(absl::string_view device, absl::string_view root = kSysfs);
 // driver was loaded, of all processes.
 std::map<std::string, uint64_t> HardwareCounters(absl::string_view device, int port,
                                                  absl::string_view root = kSysfs);
+
+// Of these, what tells of trouble: added up, since drivers name it differently and some count the
+// parts of one thing apart. No value: the driver counts nothing of the kind.
+struct PortTrouble {
+  // Senders met a peer without a posted receive, here or there. Credits keep that from happening.
+  std::optional<uint64_t> rnr;
+  // Sent again, since an acknowledgement did not come in time or said that packets are missing.
+  std::optional<uint64_t> retries;
+};
+PortTrouble TroubleIn(const std::map<std::string, uint64_t>& counters);
 
 }  // namespace verbena::fabric::verbs

@@ -34,7 +34,7 @@ void VerbsFabric::FailEnd(End& end) {
   } else if (end.kind == EndKind::kOwner) {
     VoidLeases(static_cast<OwnerEnd&>(end));
   }
-  if (end.kind != EndKind::kControl) ++link.counters.lanes_broken;
+  if (end.kind != EndKind::kControl && !link.closing) ++link.counters.lanes_broken;
   PostJob([this, number = end.number, pair = end.owned.pair.get()]() -> Inbox::News {
     const bool in_error = pair->Fail().ok();
     return [this, number, in_error] { OnFailed(number, in_error); };

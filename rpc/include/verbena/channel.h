@@ -83,7 +83,8 @@ class ChannelOptions {
   uint64_t reply_bytes_max_ = 0;
 };
 
-// What this side of a connection did since it was made; for statistics.
+// What this side of a connection did since it was made; for statistics. Messages per frame, which
+// over verbs is messages per SEND, are messages_sent / frames_sent.
 struct ConnectionCounters {
   uint64_t messages_sent = 0;      // requests
   uint64_t messages_received = 0;  // replies
@@ -93,8 +94,9 @@ struct ConnectionCounters {
   uint64_t reads = 0;          // chunks of payloads
   uint64_t read_bytes = 0;
 
-  // Counted over verbs only, else 0. A frame is a SEND. What the NIC counts, such as RNR NAKs and
-  // retries, is in `verbena doctor --json`.
+  // Counted over verbs only, else 0. A frame is a SEND. What only the NIC counts, of all processes,
+  // is in `verbena doctor --json`, for each port: "rnr" and "retries", and by its own names
+  // "counters".
   uint64_t doorbells = 0;       // SENDs posted at once
   uint64_t send_ticks = 0;      // turns of the reactor in which there was one
   uint64_t work_reads = 0;      // READs as the NIC does them
@@ -112,9 +114,15 @@ struct ChannelStatus {
   std::string transport;  // when ready
   std::string why;        // why this transport and not a better one; or why there is no connection
   std::string peer;
+  // Whether a peer that keeps to nothing still reads no byte outside leases.
   bool bounds_enforced = false;
-  std::string revocation;  // how leases are taken back by force
-  std::string read_ways;   // how READs reach the peer's memory, and what is off with its reason
+  // How leases are taken back by force. Over verbs "window" or, where the NIC has none,
+  // "lease-mr" (a registration each) or "lane", and then keys are capabilities: any process that
+  // this one talks to over that NIC, and that learns or guesses key and address of another's lease,
+  // reads it until it ends. A wrong guess ends the guesser's lane. Let such processes trust each
+  // other.
+  std::string revocation;
+  std::string read_ways;  // how READs reach the peer's memory, and what is off with its reason
   ConnectionCounters counters;
 };
 
