@@ -87,8 +87,10 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(int number, const char* kernels) 
   VERBENA_RETURN_IF_ERROR(
       Check(cuda.cuDevicePrimaryCtxRetain(&gpu->context_, number), "a GPU's context"));
   VERBENA_RETURN_IF_ERROR(Check(cuda.cuCtxSetCurrent(gpu->context_), "entering a context"));
-  VERBENA_RETURN_IF_ERROR(
-      Check(cuda.cuModuleLoadData(&gpu->module_, kernels), "compiling kernels"));
+  if (kernels != nullptr) {
+    VERBENA_RETURN_IF_ERROR(
+        Check(cuda.cuModuleLoadData(&gpu->module_, kernels), "compiling kernels"));
+  }
   VERBENA_RETURN_IF_ERROR(
       Check(cuda.cuStreamCreate(&gpu->stream_, kStreamNonBlocking), "making a stream"));
   return gpu;

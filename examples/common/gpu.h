@@ -19,8 +19,8 @@ absl::StatusOr<int> UseAllGpus();
 
 class Gpu {
  public:
-  // `kernels` is PTX, compiled here for this GPU. Errors name what the driver refused.
-  static absl::StatusOr<std::unique_ptr<Gpu>> Open(int number, const char* kernels);
+  // `kernels` is PTX, compiled here for this GPU; null: none. Errors name what the driver refused.
+  static absl::StatusOr<std::unique_ptr<Gpu>> Open(int number, const char* kernels = nullptr);
   ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
