@@ -29,8 +29,8 @@ class FetchPlan {
   // something that the plan keeps.
   void AddTransfer(uint32_t entry, uint64_t offset, memory::Device* device, std::byte* to,
                    size_t bytes, bool lent) {
-    Part& part = transfers.emplace_back(Part{entry, offset, device, {}, lent});
-    part.pieces.push_back({to, bytes});
+    const Piece all{to, bytes};
+    Add(entry, offset, device, {&all, 1}, lent);
   }
   struct Piece {
     std::byte* to;
@@ -39,8 +39,7 @@ class FetchPlan {
   // The same into several places, one after the other, which are the caller's.
   void AddScattered(uint32_t entry, uint64_t offset, memory::Device* device,
                     absl::Span<const Piece> pieces) {
-    Part& part = transfers.emplace_back(Part{entry, offset, device, {}, true});
-    part.pieces.assign(pieces.begin(), pieces.end());
+    Add(entry, offset, device, pieces, true);
   }
   // The placement's stream and path are those of all transfers.
   void Follow(const Placement& placement) {
@@ -50,11 +49,11 @@ class FetchPlan {
   void Keep(Buffer destination) { kept.push_back(std::move(destination)); }
 
   struct Part {
-    uint32_t entry;
-    uint64_t offset;
-    memory::Device* device;
+    uint32_t entry = 0;
+    uint64_t offset = 0;
+    memory::Device* device = nullptr;
     absl::InlinedVector<Piece, 1> pieces;
-    bool lent;
+    bool lent = false;
   };
   std::vector<Part> transfers;
   std::vector<Buffer> kept;
@@ -67,6 +66,18 @@ class FetchPlan {
   // operation's. No user code.
   using Finish = absl::AnyInvocable<absl::Status(absl::Status) &&>;
   Finish finish;
+
+ private:
+  void Add(uint32_t entry, uint64_t offset, memory::Device* device, absl::Span<const Piece> pieces,
+           bool lent) {
+    // In place: g++ 12 takes the move of an empty InlinedVector for a use of what is not there.
+    Part& part = transfers.emplace_back();
+    part.entry = entry;
+    part.offset = offset;
+    part.device = device;
+    part.pieces.assign(pieces.begin(), pieces.end());
+    part.lent = lent;
+  }
 };
 
 class FetchOperation final : public Operation {
