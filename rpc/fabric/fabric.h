@@ -60,6 +60,8 @@ struct Traits {
       false;  // bulk lanes need PrepareLane/CompleteLane; else lane 0 always exists
   // How READs come; kNone: OnReadPath says it for each.
   Path path = Path::kNone;
+  // The same where an end is memory that the host cannot touch.
+  Path device_path = Path::kNone;
   Revocation revocation = Revocation::kTable;
   bool bounds_enforced =
       false;  // the owner's side cannot be read outside a lease, whatever the peer does
@@ -121,6 +123,10 @@ class EventSink {
   virtual void OnReadDone(ReadSlot slot, Error error) = 0;
   // Just before it, where that is known: how the bytes came, or would have.
   virtual void OnReadPath(ReadSlot slot, Path path) { (void)slot, (void)path; }
+  // At most once, before OnReadDone, and only where its pieces have a stream: what is queued there
+  // from now on finds the bytes, or the device has failed. No revocation of the lease ends before
+  // it is done. Its path is said first.
+  virtual void OnReadOrdered(ReadSlot slot) { (void)slot; }
   virtual void OnLaneDown(LinkId link, Lane lane, Error cause) = 0;
   virtual void OnLinkDown(LinkId link, const absl::Status& cause) = 0;
 

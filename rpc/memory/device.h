@@ -91,6 +91,12 @@ class CopyEngine {
   // Returns whether copies are left. Reactor thread only.
   virtual bool Poll(size_t budget_bytes, absl::FunctionRef<bool()> yield,
                     absl::FunctionRef<void(uint64_t tag, bool ok)> done) = 0;
+  // Whether the copy, which has not ended, stands in its stream: what is queued there from now on
+  // begins when it has ended. Reactor thread only.
+  virtual bool Ordered(uint64_t tag) const {
+    (void)tag;
+    return false;
+  }
 };
 
 class Device {

@@ -45,9 +45,11 @@ class FlagReadiness final : public Readiness {
 class FakeCopyEngine final : public CopyEngine {
  public:
   explicit FakeCopyEngine(FakeDevice& device) : device_(device) {}
+  ~FakeCopyEngine() override { device_.CountWaiting(-static_cast<int64_t>(queued_.size())); }
 
   bool Copy(uint64_t tag, absl::Span<const CopyPiece> pieces, StreamOrder order) override {
     if (queued_.size() + streams_.size() >= limits::kCopiesInFlightMax) return false;
+    device_.CountWaiting(1);
     Queued& queued = queued_.emplace_back();
     queued.tag = tag;
     for (const CopyPiece& piece : pieces) {
@@ -72,6 +74,7 @@ class FakeCopyEngine final : public CopyEngine {
       host_.Copy(front.tag, front.aliases, {});
       streams_.push_back({front.stream, front.end});
       queued_.pop_front();
+      device_.CountWaiting(-1);
     }
     const bool left = host_.Poll(budget_bytes, yield, [&](uint64_t tag, bool ok) {
       const auto [stream, end] = streams_.front();

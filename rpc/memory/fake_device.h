@@ -50,6 +50,9 @@ class FakeDevice final : public Device {
   // For tests: from now on only so many copies of the device's engines begin, until it is called
   // again; negative: all. Any thread.
   void LetCopies(int64_t count) { copies_.store(count); }
+  // Copies of the device's engines that have not begun. Any thread.
+  int64_t waiting() const { return waiting_.load(); }
+  void CountWaiting(int64_t more) { waiting_.fetch_add(more); }
   // For tests: the device has failed. Its copies end with an error, and what is not written by then
   // never is. Any thread.
   void Break(const absl::Status& why);
@@ -81,6 +84,7 @@ class FakeDevice final : public Device {
 
   const ::verbena::Device where_;
   std::atomic<int64_t> copies_{-1};
+  std::atomic<int64_t> waiting_{0};
   mutable absl::Mutex mutex_;
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, Memory> memories_ ABSL_GUARDED_BY(mutex_);  // by user-visible address

@@ -84,4 +84,13 @@ void PostToSetup(Job job) {
   }
 }
 
+void PostToGrowth(Job job) {
+  const HelperThreads& threads = Threads();
+  if (threads.post_growth == nullptr) {
+    std::move(job)();
+  } else {
+    threads.post_growth(std::move(job));
+  }
+}
+
 }  // namespace verbena::memory

@@ -36,5 +36,7 @@ bool OnReactor();
 bool OnSetup();
 // Leaves `job` to the setup thread; inline when there is none. Any thread.
 void PostToSetup(Job job);
+// The same for the growth thread.
+void PostToGrowth(Job job);
 
 }  // namespace verbena::memory

@@ -59,6 +59,12 @@ absl::Status CheckPath(const Fetch& fetch, Path path) {
                                                     " is required"));
 }
 
+bool IsHost(const fabric::LocalPiece& piece) { return piece.device->host_accessible(); }
+
+bool FromHost(const wire::PayloadEntry& entry) {
+  return entry.device_kind == static_cast<uint8_t>(::verbena::Device::Kind::kHost);
+}
+
 // The bytes [offset, offset + bytes) of `pieces`.
 void Slice(absl::Span<const fabric::LocalPiece> pieces, uint64_t offset, uint64_t bytes,
            absl::InlinedVector<fabric::LocalPiece, 8>& slice) {
@@ -115,7 +121,7 @@ absl::Status Transfers::Check(const Fetch& fetch, const wire::PayloadEntry& entr
 void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetImpl* set) {
   uint64_t bytes = 0;
   absl::Status status = Check(fetch, entry, bytes);
-  const Path all = link_.fabric().traits().path;
+  const Path all = PathOfAll(fetch, entry);
   if (status.ok() && bytes != 0 && all != Path::kNone) status = CheckPath(fetch, all);
   if (status.ok() && bytes != 0 && !link_.up()) status = link_.DownStatus();
   if (status.ok() && bytes != 0 && link_.lanes().reader_failed())
@@ -137,13 +143,17 @@ void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetI
   Pump();
 }
 
+Path Transfers::PathOfAll(const Fetch& fetch, const wire::PayloadEntry& entry) const {
+  const fabric::Traits& traits = link_.fabric().traits();
+  const bool host =
+      FromHost(entry) && std::all_of(fetch.pieces.begin(), fetch.pieces.end(), IsHost);
+  return host ? traits.path : traits.device_path;
+}
+
 uint64_t Transfers::ChunkBytes(const Fetch& fetch, const wire::PayloadEntry& entry) const {
   const fabric::Traits& traits = link_.fabric().traits();
-  const bool from_host = entry.device_kind == static_cast<uint8_t>(::verbena::Device::Kind::kHost);
-  const bool devices = !from_host && std::none_of(fetch.pieces.begin(), fetch.pieces.end(),
-                                                  [](const fabric::LocalPiece& piece) {
-                                                    return piece.device->host_accessible();
-                                                  });
+  const bool devices =
+      !FromHost(entry) && std::none_of(fetch.pieces.begin(), fetch.pieces.end(), IsHost);
   return devices && traits.device_chunk_bytes != 0 ? traits.device_chunk_bytes
                                                    : traits.read_chunk_bytes;
 }

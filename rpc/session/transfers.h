@@ -84,6 +84,8 @@ class Transfers {
  private:
   Transfer& Add(Fetch& fetch, PayloadSetImpl* set);
   uint64_t ChunkBytes(const Fetch& fetch, const wire::PayloadEntry& entry) const;
+  // How all of its bytes come; kNone: that is said by READ.
+  Path PathOfAll(const Fetch& fetch, const wire::PayloadEntry& entry) const;
   absl::Status Check(const Fetch& fetch, const wire::PayloadEntry& entry, uint64_t& bytes) const;
   void Admit();
   Transfer* Pick();

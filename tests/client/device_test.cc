@@ -131,8 +131,11 @@ TEST_CASE("the path of a fetch is told, and another can be refused", "[client][d
   }
   Giver tcp(user.tensor, ChannelOptions().set_require_transport("tcp"));
   auto reply = tcp.Get();
-  CHECK(fetch_by(reply, Device::Fake(1)).second == Path::kStream);
-  refused(reply, Device::Fake(1), Path::kSameDevice, "is stream, and same-device");
+  for (const Device to : {Device::Fake(1), Device::Host()}) {
+    CHECK(fetch_by(reply, to).second == Path::kPinnedStaging);
+    CHECK(fetch_by(reply, Placement(to).RequirePath(Path::kPinnedStaging)).first.ok());
+    refused(reply, to, Path::kStream, "is pinned-staging, and stream");
+  }
   Giver host(FloatTensor({1}), ChannelOptions().set_require_transport("shm"));
   auto mapped = host.Get();
   CHECK(fetch_by(mapped, Device::Host()).second == Path::kMapped);

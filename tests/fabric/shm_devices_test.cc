@@ -3,11 +3,11 @@
 #include <vector>
 
 #include "rpc/fabric/available.h"
-#include "rpc/memory/fake_device.h"
 #include "rpc/memory/known_regions.h"
 #include "rpc/memory/region.h"
 #include "tests/contract/fabric_contract.h"
 #include "tests/contract/setup_thread.h"
+#include "tests/fabric/fake_region.h"
 
 namespace verbena::contract {
 namespace {
@@ -30,22 +30,6 @@ Subject Made() {
     keep = setup;
   };
   return subject;
-}
-
-class FakeRegion final : public memory::Region {
- public:
-  FakeRegion(memory::FakeDevice& device, memory::Extent extent)
-      : Region(device, extent, memory::RegionKind::kSlab, -1, 0), fake_(device) {}
-  ~FakeRegion() override { fake_.Free(extent()); }
-
- private:
-  memory::FakeDevice& fake_;
-};
-
-std::shared_ptr<FakeRegion> MakeFake(memory::FakeDevice& fake, size_t bytes) {
-  auto extent = fake.Allocate(bytes);
-  REQUIRE(extent.ok());
-  return std::make_shared<FakeRegion>(fake, *extent);
 }
 
 Error ReadInto(Pair& pair, ReadSlot slot, const fabric::RemoteKey& key, uint64_t offset,

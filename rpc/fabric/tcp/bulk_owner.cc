@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
@@ -52,59 +53,93 @@ absl::Status BulkOwner::Receive(bool& moved) {
 absl::Status BulkOwner::Serve(size_t& budget, bool& moved) {
   blocked_ = false;
   while (budget > 0 && !blocked_) {
-    if (!sending_ && (count_ == 0 || !Begin())) break;
-    if (staging_) break;
+    Prepare();
+    if (!sending_ && !Begin()) break;
     size_t sent = 0;
     if (absl::Status status = SendSome(budget, sent); !status.ok()) return status;
     moved |= sent > 0;
     budget -= std::min(budget, sent);
     at_ += sent;
-    if (at_ == total()) sending_ = false;
+    if (at_ < total()) continue;
+    sending_ = false;
+    GiveStage();
   }
   return absl::OkStatus();
 }
 
-bool BulkOwner::Begin() {
-  const Request& request = requests_[first_ % kRequestsMax];
-  Error error = Error::kOk;
-  const LeaseTable::Row* row = leases_.Find(request, link_, lane_, error);
-  answering_ = request.sequence;
-  bytes_ = request.bytes;
-  if (row != nullptr && !row->region->device().host_accessible()) {
-    if (!BeginStaged(request, *row)) return false;  // the device's queue is full
-  } else {
-    if (row != nullptr) {
-      lease_ = row->slot;
-      data_ = row->data + request.offset;
-    }
-    BeginAnswer(error);
-  }
-  ++first_;
-  --count_;
-  return true;
+void BulkOwner::GiveStage() {
+  if (stage_ != Stages::kNone) stages_->Give(std::exchange(stage_, Stages::kNone));
 }
 
-bool BulkOwner::BeginStaged(const Request& request, const LeaseTable::Row& row) {
-  if (bounce_ == nullptr) bounce_ = std::shared_ptr<std::byte[]>(new std::byte[kChunkBytesMax]);
-  const memory::CopyPiece piece{bounce_.get(), row.data + request.offset, request.bytes};
+void BulkOwner::Rest() {
+  if (stages_ != nullptr && stages_->unused()) stages_.reset();
+}
+
+void BulkOwner::Prepare() {
+  for (; ahead_ < count_; ++ahead_) {
+    const uint32_t place = (first_ + ahead_) % kRequestsMax;
+    Error error = Error::kOk;
+    const LeaseTable::Row* row = leases_.Find(requests_[place], link_, lane_, error);
+    prepared_[place] = Prepared();
+    if (row == nullptr || row->region->device().host_accessible()) continue;
+    if (requests_[place].bytes != 0 && !StartCopy(requests_[place], *row, prepared_[place])) return;
+  }
+}
+
+bool BulkOwner::StartCopy(const Request& request, const LeaseTable::Row& row, Prepared& prepared) {
+  if (stages_ == nullptr) stages_ = std::make_shared<Stages>();
+  const uint32_t stage = stages_->Take();
+  if (stage == Stages::kNone) return false;
+  const memory::CopyPiece piece{stages_->At(stage), row.data + request.offset, request.bytes};
   DeviceCopies::Job job;
   job.link = link_;
   job.link_serial = link_serial_;
   job.lane = lane_;
   job.lease = row.slot;
-  job.bounce = bounce_;
-  if (!copies_.Start(row.region->device(), {&piece, 1}, {}, job)) return false;
+  job.place = request.sequence;
+  job.stage = stage;
+  job.stages = stages_;
+  if (!copies_.Start(row.region->device(), {&piece, 1}, {}, job)) {
+    stages_->Give(stage);
+    return false;
+  }
   leases_.BeginCopy(row.slot);
-  lease_ = row.slot;
-  sending_ = staging_ = true;
+  prepared = {Ahead::kCopying, stage, row.slot};
   return true;
 }
 
-void BulkOwner::OnStaged(bool ok) {
-  VERBENA_DCHECK(staging_);
-  staging_ = false;
-  data_ = bounce_.get();
-  BeginAnswer(!ok ? Error::kFault : leases_.Live(lease_) ? Error::kOk : Error::kLeaseLost);
+void BulkOwner::OnStaged(uint32_t place, bool ok) {
+  Prepared& prepared = prepared_[place % kRequestsMax];
+  VERBENA_DCHECK(prepared.state == Ahead::kCopying);
+  prepared.state = ok ? Ahead::kCopied : Ahead::kFailed;
+}
+
+bool BulkOwner::Begin() {
+  if (ahead_ == 0) return false;  // nothing is asked for, or its device's queue is full
+  const Request& request = requests_[first_ % kRequestsMax];
+  const Prepared& prepared = prepared_[first_ % kRequestsMax];
+  if (prepared.state == Ahead::kCopying) return false;
+  answering_ = request.sequence;
+  bytes_ = request.bytes;
+  Error error = Error::kOk;
+  if (prepared.state == Ahead::kNothing) {
+    const LeaseTable::Row* row = leases_.Find(request, link_, lane_, error);
+    if (row != nullptr) {
+      lease_ = row->slot;
+      data_ = row->data + request.offset;
+    }
+  } else {
+    stage_ = prepared.stage;
+    lease_ = prepared.lease;
+    data_ = stages_->At(stage_);
+    if (!leases_.Live(lease_)) error = Error::kLeaseLost;
+    if (prepared.state == Ahead::kFailed) error = Error::kFault;
+  }
+  BeginAnswer(error);
+  ++first_;
+  --count_;
+  --ahead_;
+  return true;
 }
 
 void BulkOwner::BeginAnswer(Error status) {

@@ -59,7 +59,7 @@ absl::Status BulkReader::Flush(bool& moved) {
 }
 
 absl::Status BulkReader::Receive(Ended ended, size_t& budget, bool& moved) {
-  while (fd_ >= 0 && budget > 0) {
+  while (fd_ >= 0 && budget > 0 && HasStage()) {
     Gather gather;
     GatherInto(gather, budget);
     msghdr message{};
@@ -88,6 +88,20 @@ absl::Status BulkReader::Receive(Ended ended, size_t& budget, bool& moved) {
   return absl::OkStatus();
 }
 
+bool BulkReader::HasStage() {
+  if (!in_data_) return true;
+  PostedRead& read = reads_.front();
+  if (read.device == nullptr || read.stage != Stages::kNone) return true;
+  if (stages_ == nullptr) stages_ = std::make_shared<Stages>();
+  read.stages = stages_;
+  read.stage = stages_->Take();
+  return read.stage != Stages::kNone;
+}
+
+void BulkReader::Rest() {
+  if (stages_ != nullptr && stages_->unused()) stages_.reset();
+}
+
 void BulkReader::GatherInto(Gather& gather, size_t budget) {
   if (in_data_) {
     const PostedRead& read = reads_.front();
@@ -97,8 +111,8 @@ void BulkReader::GatherInto(Gather& gather, size_t budget) {
       room = std::min(room, kDiscardBytes);
       if (room > 0) gather.Add(discard_, room);
       left -= room;
-    } else if (read.bounce != nullptr) {
-      if (room > 0) gather.Add(read.bounce.get() + data_at_, room);
+    } else if (read.device != nullptr) {
+      if (room > 0) gather.Add(read.stages->At(read.stage) + data_at_, room);
       left -= room;
     } else {
       size_t skip = data_at_;

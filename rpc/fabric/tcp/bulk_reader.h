@@ -1,8 +1,8 @@
 #pragma once
 // tcp::BulkReader: the reader's end of a bulk lane. Requests go out in batches; answers are
 // received straight into their destinations, one system call taking the rest of a chunk and what
-// introduces the next. Memory that the CPU may not touch is received into a bounce buffer and
-// copied by its device. Reactor thread only.
+// introduces the next. What is for memory that the CPU may not touch is received into stages, which
+// its device empties; while none is free, nothing is received. Reactor thread only.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "rpc/fabric/fabric.h"
 #include "rpc/fabric/tcp/bulk_wire.h"
+#include "rpc/fabric/tcp/stages.h"
 
 namespace verbena::fabric::tcp {
 
@@ -25,11 +26,13 @@ class BulkReader {
     uint64_t offset = 0;
     uint32_t bytes = 0;
     absl::InlinedVector<LocalPiece, 2> pieces;
-    memory::Device* device = nullptr;     // set: its memory is out of the CPU's reach
-    std::shared_ptr<std::byte[]> bounce;  // then
+    memory::Device* device = nullptr;  // set: its memory is out of the CPU's reach
+    uint32_t stage = Stages::kNone;    // then, once its bytes come
+    std::shared_ptr<Stages> stages;    // then
   };
 
-  // A READ has ended, or (with bounce, and kOk) its bytes wait to be copied.
+  // A READ has ended, or (with a stage, and kOk) its bytes wait to be copied; the stage is given
+  // back by whoever does.
   using Ended = absl::FunctionRef<void(PostedRead& read, Error error)>;
 
   // `discard` takes bytes that nobody wants; of kDiscardBytes, and nothing lies in it.
@@ -54,11 +57,15 @@ class BulkReader {
   }
   // Requests wait for the socket.
   bool blocked() const { return blocked_; }
+  // It has been idle: what it does not need is given up.
+  void Rest();
   // Ends every READ that has not; nothing more is received.
   void FailAll(Ended ended, Error error);
 
  private:
   struct Gather;
+  // False: there is no stage for what comes next.
+  bool HasStage();
   void GatherInto(Gather& gather, size_t budget);
   void Advance(size_t bytes);
   absl::Status TakeScratch(Ended ended, bool& more);
@@ -71,6 +78,7 @@ class BulkReader {
   uint32_t ask_sequence_ = 0;
   uint32_t answer_sequence_ = 0;
   bool blocked_ = false;
+  std::shared_ptr<Stages> stages_;  // once memory of a device was read into
 
   std::array<std::byte, kRequestsMax * kRequestBytes> out_;
   size_t out_bytes_ = 0;

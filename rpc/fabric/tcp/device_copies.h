@@ -1,6 +1,6 @@
 #pragma once
-// tcp::DeviceCopies: copies between bounce buffers and memory that the CPU may not touch, by the
-// devices' own engines. Reactor thread only.
+// tcp::DeviceCopies: copies between stages and memory that the CPU may not touch, by the devices'
+// own engines. Reactor thread only.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -9,6 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "rpc/fabric/fabric.h"
+#include "rpc/fabric/tcp/stages.h"
 #include "rpc/memory/device.h"
 
 namespace verbena::fabric::tcp {
@@ -20,9 +21,11 @@ class DeviceCopies {
     LinkId link = LinkId::kNone;
     uint64_t link_serial = 0;
     Lane lane;
-    LeaseSlot lease;  // owner's end: what is read
-    ReadSlot read;    // reader's end: what is written
-    std::shared_ptr<std::byte[]> bounce;
+    LeaseSlot lease;     // owner's end: what is read
+    uint32_t place = 0;  // and which request asked for it
+    ReadSlot read;       // reader's end: what is written
+    uint32_t stage = 0;
+    std::shared_ptr<Stages> stages;
   };
 
   // False: the device's queue is full, try again after Poll.

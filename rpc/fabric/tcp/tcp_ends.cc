@@ -27,8 +27,7 @@ void TcpFabric::BreakEnd(LaneEnd& end, Error reads) {
     end.owner.reset();
   } else {
     end.reader->FailAll(
-        [&](const BulkReader::PostedRead& read, Error error) { ReadDone(read.slot, error); },
-        reads);
+        [&](BulkReader::PostedRead& read, Error error) { OnRead(end, read, error); }, reads);
     end.reader.reset();
     DropUncopied(end, reads);
   }

@@ -111,6 +111,8 @@ bool TcpFabric::PollLanes() {
   std::erase_if(engaged_, [this](LaneEnd* end) {
     end->engaged = end->exists() && (end->idle_ticks < kIdleTicksMax || end->ready());
     if (!end->engaged && end->fd() >= 0 && end->blocked() && !end->out_armed) ArmOut(*end);
+    if (!end->engaged && end->owner != nullptr) end->owner->Rest();
+    if (!end->engaged && end->reader != nullptr) end->reader->Rest();
     return !end->engaged;
   });
   return any;
@@ -169,16 +171,19 @@ void TcpFabric::Read(ReadSlot slot, LinkId id, Lane lane, const RemoteKey& key, 
   read.bytes = static_cast<uint32_t>(bytes);
   read.pieces.assign(pieces.begin(), pieces.end());
   for (const LocalPiece& piece : pieces) {
-    if (!piece.device->host_accessible()) read.device = piece.device;
+    if (bytes != 0 && !piece.device->host_accessible()) read.device = piece.device;
   }
-  if (read.device != nullptr) read.bounce = std::shared_ptr<std::byte[]>(new std::byte[bytes]);
   end->reader->Post(std::move(read));
   Engage(*end);
 }
 
 void TcpFabric::OnRead(LaneEnd& end, BulkReader::PostedRead& read, Error error) {
-  if (read.bounce == nullptr || error != Error::kOk) return ReadDone(read.slot, error);
-  uncopied_.push_back({&end, std::move(read)});
+  if (read.stage != Stages::kNone && error == Error::kOk) {
+    uncopied_.push_back({&end, std::move(read)});
+    return;
+  }
+  if (read.stage != Stages::kNone) read.stages->Give(read.stage);
+  ReadDone(read.slot, error);
 }
 
 bool TcpFabric::PollCopies() {
@@ -186,7 +191,7 @@ bool TcpFabric::PollCopies() {
     const UncopiedRead& waiting = uncopied_.front();
     const BulkReader::PostedRead& read = waiting.read;
     absl::InlinedVector<memory::CopyPiece, 4> pieces;
-    const std::byte* from = read.bounce.get();
+    const std::byte* from = read.stages->At(read.stage);
     for (const LocalPiece& piece : read.pieces) {
       pieces.push_back({piece.data, from, piece.bytes});
       from += piece.bytes;
@@ -196,7 +201,8 @@ bool TcpFabric::PollCopies() {
     job.link_serial = waiting.end->link->serial;
     job.lane = waiting.end->lane;
     job.read = read.slot;
-    job.bounce = read.bounce;
+    job.stage = read.stage;
+    job.stages = read.stages;
     if (!copies_.Start(*read.device, pieces, read.pieces[0].order, job)) break;
     uncopied_.pop_front();
   }
@@ -208,14 +214,16 @@ bool TcpFabric::PollCopies() {
 void TcpFabric::OnCopied(const DeviceCopies::Job& job, bool ok) {
   Link* link = Find(job.link);
   VERBENA_CHECK(link != nullptr && link->serial == job.link_serial);
-  if (job.lane.role == LaneRole::kReader) {
-    return ReadDone(job.read, ok ? Error::kOk : Error::kFault);
-  }
-  if (leases_.EndCopy(job.lease)) events_.Revoked(job.lease);
   LaneEnd& end = link->EndOf(job.lane);
-  if (end.owner == nullptr || !(end.lane == job.lane)) return;
-  end.owner->OnStaged(ok);
-  Engage(end);
+  const bool same = end.exists() && end.lane == job.lane;
+  if (job.lane.role == LaneRole::kReader) {
+    job.stages->Give(job.stage);
+    ReadDone(job.read, ok ? Error::kOk : Error::kFault);
+  } else {
+    if (leases_.EndCopy(job.lease)) events_.Revoked(job.lease);
+    if (same) end.owner->OnStaged(job.place, ok);
+  }
+  if (same) Engage(end);
 }
 
 }  // namespace verbena::fabric::tcp

@@ -34,6 +34,7 @@ TcpFabric::TcpFabric(const TcpOptions& options)
   watched_ = 0;  // the bell is looked at without the kernel
   traits_.name = "tcp";
   traits_.path = Path::kStream;
+  traits_.device_path = Path::kPinnedStaging;
   traits_.segment_bytes = limits::kTcpSegmentBytes;
   traits_.slot_bytes = limits::kTcpSegmentBytes;
   traits_.window_slots = kWindowFrames;

@@ -36,7 +36,10 @@ int Gpus() {
 
 // An owner, and tensors of it fetched and looked at.
 struct Reader {
-  explicit Reader(const std::string& environment = {}) : owner(environment) { Gpus(); }
+  explicit Reader(const std::string& environment = {}, const std::string& transport = "shm")
+      : owner(environment, transport) {
+    Gpus();
+  }
   Parcel<::gpu_test::Given> Get(const ::gpu_test::Wanted& wanted) {
     auto given = stub.Give(wanted, CallOptions().set_wait_for_ready(true)).Get();
     INFO(given.status().ToString());
@@ -68,6 +71,22 @@ TEST_CASE("memory of each kind arrives whole on every GPU and on the host", "[ma
       for (const uint64_t offset : {0ull, 12345ull}) reader.See(Of(memory, bytes, offset, ++seed));
     }
   }
+}
+
+TEST_CASE("memory of each kind arrives whole by tcp", "[machine][tcp]") {
+  Reader reader({}, "tcp");
+  uint32_t seed = 100;
+  for (const char* memory : {"library", "malloc", "virtual", "pool", "host"}) {
+    for (const uint64_t bytes : {1ull, 1000003ull, 40ull << 20}) {
+      for (const uint64_t offset : {0ull, 12345ull}) reader.See(Of(memory, bytes, offset, ++seed));
+    }
+  }
+  auto given = reader.Get(Of("malloc", 1 << 20));
+  const auto by = [&](Path path) {
+    return given.Fetch(given->tensor(), Placement(Device::Cuda(0)).RequirePath(path)).Get();
+  };
+  CHECK(by(Path::kPinnedStaging).ok());
+  CHECK(absl::IsFailedPrecondition(by(Path::kNvlinkIpc).status()));
 }
 
 TEST_CASE("memory is READ as it is now, not as it was when it was mapped", "[machine]") {

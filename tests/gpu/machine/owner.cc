@@ -84,10 +84,11 @@ int OwnerMain(const std::string& address) {
   return 0;
 }
 
-Owner::Owner(const std::string& environment) {
+Owner::Owner(const std::string& environment, const std::string& transport) {
   static int number = 0;
-  const std::string address =
-      absl::StrCat("unix:/tmp/verbena-gpu-", getpid(), "-", number++, ".sock");
+  std::string address = absl::StrCat("unix:/tmp/verbena-gpu-", getpid(), "-", number++, ".sock");
+  // Over loopback, as between hosts.
+  if (transport == "tcp") address = absl::StrCat("127.0.0.1:", 20000 + getpid() % 20000 + number);
   std::string self = "/proc/self/exe", role = "owner", where = address, more = environment;
   char* argv[] = {self.data(), role.data(), where.data(), nullptr};
   std::vector<char*> variables;
@@ -103,7 +104,7 @@ Owner::Owner(const std::string& environment) {
   posix_spawn_file_actions_destroy(&actions);
   close(input[0]);
   input_ = input[1];
-  channel_ = Channel::Create(address, ChannelOptions().set_require_transport("shm"));
+  channel_ = Channel::Create(address, ChannelOptions().set_require_transport(transport));
 }
 
 Owner::~Owner() {

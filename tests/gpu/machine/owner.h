@@ -15,8 +15,8 @@ int OwnerMain(const std::string& address);
 // A process of its own that ends with this object.
 class Owner {
  public:
-  // `environment`: more of it, "NAME=value".
-  explicit Owner(const std::string& environment = {});
+  // `environment`: more of it, "NAME=value". `transport`: of the channel.
+  explicit Owner(const std::string& environment = {}, const std::string& transport = "shm");
   ~Owner();
   Owner(const Owner&) = delete;
   Owner& operator=(const Owner&) = delete;

@@ -1,8 +1,17 @@
 #include "tests/gpu/machine/table.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -37,14 +46,57 @@ std::string Size(size_t bytes) {
   return absl::StrCat(bytes >> 10, " KiB");
 }
 
+void MakeConnection(int ends[2]) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  ends[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool connected = bind(listener, generic, length) == 0 && listen(listener, 1) == 0 &&
+                         getsockname(listener, generic, &length) == 0 &&
+                         connect(ends[0], generic, length) == 0;
+  VERBENA_CHECK(connected, "no loopback connection");
+  ends[1] = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  close(listener);
+}
+
 struct Way {
   const char* name;
   const char* memory;
   int from, to;  // GPUs; -1: the host
+  const char* transport = "shm";
 };
+
+// Microseconds of each of `times` streams of `bytes` over a loopback connection, from one thread's
+// 256 KiB to another's: what a socket does when there is nothing else to do.
+std::vector<double> RawStreams(size_t bytes, int times) {
+  int ends[2];
+  MakeConnection(ends);
+  std::vector<char> from(256 << 10), to(256 << 10);
+  std::vector<double> microseconds;
+  for (int i = 0; i < times; ++i) {
+    microseconds.push_back(Microseconds([&] {
+      std::thread sender([&] {
+        for (size_t left = bytes; left > 0;) {
+          left -= static_cast<size_t>(send(ends[0], from.data(), std::min(left, from.size()), 0));
+        }
+      });
+      for (size_t left = bytes; left > 0;) {
+        left -= static_cast<size_t>(recv(ends[1], to.data(), std::min(left, to.size()), 0));
+      }
+      sender.join();
+    }));
+  }
+  close(ends[0]);
+  close(ends[1]);
+  return microseconds;
+}
 
 class Table {
  public:
+  explicit Table(const char* transport) : owner_({}, transport) {}
   void Measure(const Way& way, size_t bytes) {
     ::gpu_test::Wanted wanted;
     wanted.set_memory(way.memory);
@@ -81,15 +133,18 @@ class Table {
     Print(way, bytes, first, Median(ours), Median(calls), Median(raw), path);
   }
 
-  void Finish() const {
-    std::printf("\n%-30s %8s %10s %10s %10s %10s %9s %6s  %s\n", "way", "size", "first us",
+  static void Header() {
+    std::printf("%-30s %8s %10s %10s %10s %10s %9s %6s  %s\n", "way", "size", "first us",
                 "fetch us", "call us", "raw us", "GB/s", "of raw", "path");
+  }
+  void Finish() const {
     for (const std::string& row : rows_) std::printf("%s\n", row.c_str());
   }
 
  private:
   // The same copy by the driver alone, within this process: from another allocation of the GPU's.
   std::vector<double> Raw(const Way& way, size_t bytes, int times) {
+    if (std::string(way.transport) == "tcp") return RawStreams(bytes, times);
     const auto memory = [&](int gpu) {
       return UserMemory::Make(gpu < 0 ? "host" : "library", std::max(gpu, 0), bytes);
     };
@@ -138,33 +193,41 @@ class Table {
 
 }  // namespace
 
-int TableMain() {
+int TableMain(const std::string& part) {
   if (absl::Status s = UseGpus(); !s.ok()) {
     std::printf("no table: %s\n", s.ToString().c_str());
     return 77;
   }
   int gpus = 0;
   (*gpu::LoadDriver())->cuDeviceGetCount(&gpus);
-  Table table;
-  constexpr size_t kMiB = 1 << 20;
-  std::vector<Way> ways = {{"same GPU, other process", "library", 0, 0},
-                           {"same GPU, cudaMalloc memory", "malloc", 0, 0}};
+  constexpr size_t kMiB = 1 << 20, kGiB = 1 << 30;
+  const std::vector<size_t> all = {4096, 256 << 10, 2 * kMiB, 16 * kMiB, 128 * kMiB, kGiB};
+  const std::vector<size_t> host = {4096, 2 * kMiB, 16 * kMiB, 256 * kMiB};
+  const std::vector<size_t> stream = {256 << 10, 16 * kMiB, kGiB};
+  std::vector<std::pair<Way, std::vector<size_t>>> rows;
   if (gpus > 1) {
-    ways.insert(ways.begin(), {{"other GPU, other process", "library", 0, 1},
-                               {"other GPU, cudaMalloc memory", "malloc", 0, 1}});
+    rows.push_back({{"other GPU, other process", "library", 0, 1}, all});
+    rows.push_back({{"other GPU, cudaMalloc memory", "malloc", 0, 1}, all});
   }
-  for (const Way& way : ways) {
-    for (const size_t bytes :
-         {size_t{4096}, 256 * size_t{1024}, 2 * kMiB, 16 * kMiB, 128 * kMiB, 1024 * kMiB}) {
-      table.Measure(way, bytes);
-    }
+  rows.push_back({{"same GPU, other process", "library", 0, 0}, all});
+  rows.push_back({{"same GPU, cudaMalloc memory", "malloc", 0, 0}, all});
+  rows.push_back({{"GPU to host", "library", 0, -1}, host});
+  rows.push_back({{"host to GPU", "host", -1, 0}, host});
+  rows.push_back({{"tcp, host to host", "host", -1, -1, "tcp"}, stream});
+  rows.push_back({{"tcp, GPU to GPU", "library", 0, gpus - 1, "tcp"}, stream});
+  rows.push_back({{"tcp, GPU to host", "library", 0, -1, "tcp"}, {kGiB}});
+  rows.push_back({{"tcp, host to GPU", "host", -1, 0, "tcp"}, {kGiB}});
+  std::map<std::string, std::unique_ptr<Table>> tables;
+  Table::Header();
+  for (const auto& [way, sizes] : rows) {
+    if (std::string(way.name).find(part) == std::string::npos) continue;
+    std::unique_ptr<Table>& table = tables[way.transport];
+    if (table == nullptr) table = std::make_unique<Table>(way.transport);
+    for (const size_t bytes : sizes) table->Measure(way, bytes);
   }
-  for (const Way& way : {Way{"GPU to host", "library", 0, -1}, Way{"host to GPU", "host", -1, 0}}) {
-    for (const size_t bytes : {size_t{4096}, 2 * kMiB, 16 * kMiB, 256 * kMiB}) {
-      table.Measure(way, bytes);
-    }
-  }
-  table.Finish();
+  std::printf("\n");
+  Table::Header();
+  for (const auto& [transport, table] : tables) table->Finish();
   return 0;
 }
 
