@@ -1,4 +1,5 @@
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -73,7 +74,6 @@ class Client {
     if (command[0] == "ready") return Ready();
     if (command[0] == "echo") return Echo(number(1));
     if (command[0] == "give") return Give(number(1));
-    if (command[0] == "pull") return Pull(number(1), number(2));
     if (command[0] == "fetch") return Fetch(number(1));
     if (command[0] == "take") return Take(number(1), number(2));
     if (command[0] == "connect") return Connect(number(1));
@@ -122,22 +122,6 @@ class Client {
     Tally tally;
     tally.Add(reply.status());
     if (reply.ok()) held_.push_back(*std::move(reply));
-    return tally.ToString();
-  }
-  // Fetches so many replies' payloads at the same time; says when it begins to.
-  std::string Pull(uint64_t bytes, uint64_t count) {
-    Tally tally;
-    test::GiveRequest request;
-    request.set_bytes(bytes);
-    std::vector<absl::StatusOr<Parcel<test::GiveReply>>> replies;
-    for (uint64_t i = 0; i < count; ++i) {
-      replies.push_back(stub_.Give(request).Get());
-      VERBENA_CHECK(replies.back().ok(), replies.back().status().ToString());
-    }
-    std::vector<Call<Buffer>> fetches;
-    for (auto& reply : replies) fetches.push_back(reply->Fetch((*reply)->payload()));
-    Answer("pulling");
-    for (Call<Buffer>& fetch : fetches) tally.Add(fetch.Get().status());
     return tally.ToString();
   }
   // Says when it begins to fetch, and how and when that ended.
@@ -221,6 +205,8 @@ class Client {
     } else if (kind == "give") {
       load_ = std::make_unique<Load>([this, bytes](Tally& tally) { FetchGiven(bytes, tally); },
                                      [](Tally&) {});
+    } else if (kind == "pull") {
+      load_ = KeepPulling(window, bytes);
     } else if (kind == "connect") {
       load_ = std::make_unique<Load>(
           [this, window](Tally& tally) {
@@ -234,6 +220,31 @@ class Client {
       VERBENA_CHECK(false, "unknown kind ", kind);
     }
     return "started";
+  }
+  // `window` payloads are being fetched at any time.
+  std::unique_ptr<Load> KeepPulling(uint64_t window, uint64_t bytes) {
+    struct Pulled {
+      Parcel<test::GiveReply> reply;
+      Call<Buffer> fetch;
+    };
+    auto pulled = std::make_shared<std::deque<Pulled>>();
+    const auto end_first = [pulled](Tally& tally) {
+      tally.Add(pulled->front().fetch.Get().status());
+      pulled->pop_front();
+    };
+    return std::make_unique<Load>(
+        [=, this](Tally& tally) {
+          if (pulled->size() == window) end_first(tally);
+          test::GiveRequest request;
+          request.set_bytes(bytes);
+          absl::StatusOr<Parcel<test::GiveReply>> reply = stub_.Give(request).Get();
+          if (!reply.ok()) return tally.Add(reply.status());
+          Call<Buffer> fetch = reply->Fetch((*reply)->payload());
+          pulled->push_back({*std::move(reply), std::move(fetch)});
+        },
+        [=](Tally& tally) {
+          while (!pulled->empty()) end_first(tally);
+        });
   }
   void FetchGiven(uint64_t bytes, Tally& tally) {
     test::GiveRequest request;

@@ -10,9 +10,12 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "rpc/base/check.h"
 #include "tests/catch.h"
@@ -164,6 +167,27 @@ uint64_t Number(const std::map<std::string, std::string>& fields, const char* na
 ServerPeer::ServerPeer(const std::string& listen, std::vector<std::string> more)
     : Peer(ServerArguments(listen, std::move(more))), address_(Read()) {
   REQUIRE(address_ != "");
+}
+
+size_t ServerPeer::connections() const {
+  uint32_t port = 0;
+  REQUIRE(absl::SimpleAtoi(address_.substr(address_.rfind(':') + 1), &port));
+  const std::string at = absl::StrFormat(":%04X", port);
+  std::set<std::string> sockets;
+  std::ifstream table("/proc/net/tcp");
+  for (std::string line; std::getline(table, line);) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (words.size() < 10 || !absl::EndsWith(words[1], at)) continue;
+    if (words[3] != "0A") sockets.insert(absl::StrCat("socket:[", words[9], "]"));  // 0A: listens
+  }
+  size_t count = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(absl::StrCat("/proc/", pid(), "/fd"), error), end;
+       !error && it != end; it.increment(error)) {
+    std::error_code gone;
+    count += sockets.count(std::filesystem::read_symlink(it->path(), gone).string());
+  }
+  return count;
 }
 
 ServerPeer::State ServerPeer::state() {

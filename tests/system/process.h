@@ -72,6 +72,8 @@ class ServerPeer : public Peer {
   explicit ServerPeer(const std::string& listen = "127.0.0.1:0",
                       std::vector<std::string> more = {});
   const std::string& address() const { return address_; }
+  // TCP connections over IPv4 to its address that it has accepted and not closed.
+  size_t connections() const;
   // Of this process, to this server.
   std::shared_ptr<Channel> ChannelOver(const std::string& transport) const;
 
