@@ -82,6 +82,20 @@ TEST_CASE("a GID in the peer's subnet comes first", "[verbs][choice]") {
   CHECK_THAT(ChooseGid(table, -1, "10.1.160.9").why, ContainsSubstring("not in the peer's subnet"));
 }
 
+TEST_CASE("a GID of the peer's kind of address comes first", "[verbs][choice]") {
+  const std::vector<GidRow> table = {Row(1, "::ffff:10.0.2.15", kV2, "eth0", true, 96 + 24),
+                                     Row(3, "fe80::1", kV2, "eth0", true, 64),
+                                     Row(5, "fd00:7::1", kV2, "eth0", true, 64),
+                                     Row(6, "fd00:8::1", kV2, "eth0", true, 64)};
+  CHECK(IndexOf(table, -1, "10.9.9.9") == 1);
+  CHECK(IndexOf(table, -1, "::ffff:10.9.9.9") == 1);
+  CHECK(IndexOf(table, -1, "fd00:9::9") == 5);
+  CHECK(IndexOf(table, -1, "fd00:8::9") == 6);
+  CHECK_THAT(ChooseGid(table, -1, "fd00:9::9").why, ContainsSubstring("eth0): IPv4"));
+  // Where there is none of it, another is chosen all the same.
+  CHECK(IndexOf({table[0]}, -1, "fd00:9::9") == 1);
+}
+
 TEST_CASE("a GID that is asked for is taken or refused, never replaced", "[verbs][choice]") {
   const std::vector<GidRow> table = {Row(0, "fe80::1", kV1), Row(2, "::ffff:10.0.2.15", kV2),
                                      Row(3, "fd00::1", kV2, "eth1", false)};

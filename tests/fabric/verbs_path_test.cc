@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "rpc/fabric/verbs/path.h"
 #include "rpc/fabric/verbs/port_facts.h"
 #include "tests/catch.h"
@@ -129,6 +130,19 @@ TEST_CASE("another link layer or RoCE version is refused, naming both", "[verbs]
   QueuePairEnd old = EndOf(roce);
   old.roce_version = 1;
   CHECK(Refusal(roce, old) == "verbs: the peer's port is RoCE v1, ours RoCE v2");
+}
+
+TEST_CASE("no RoCE v2 packet goes between IPv4 and IPv6", "[verbs][path]") {
+  const PortAddress four = Port("::ffff:10.0.1.1", 0, true), six = Port("fd00::1", 0, true);
+  CHECK(Refusal(four, EndOf(six)) ==
+        "verbs: the peer's address is fd00::1, ours ::ffff:10.0.1.1: give both ports IPv4 "
+        "addresses, or both IPv6");
+  CHECK(absl::StrContains(Refusal(six, EndOf(four)), "::ffff:10.0.1.1, ours fd00::1"));
+  CHECK(PathTo(six, EndOf(Port("fd00:9::1", 0, true)), 0, 0).ok());
+  // Version 1 has no such header.
+  PortAddress old_four = four, old_six = six;
+  old_four.roce_version = old_six.roce_version = 1;
+  CHECK(PathTo(old_four, EndOf(old_six), 0, 0).ok());
 }
 
 TEST_CASE("a path's MTU is the lesser of both ports'", "[verbs][path]") {

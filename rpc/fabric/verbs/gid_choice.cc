@@ -20,11 +20,6 @@ constexpr uint16_t kDefaultPkey = 0xffff;
 
 bool IsZero(const GidBytes& gid) { return gid == GidBytes{}; }
 
-bool IsIpv4(const GidBytes& gid) {
-  static constexpr GidBytes kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return std::memcmp(gid.data(), kMapped.data(), 12) == 0;
-}
-
 bool IsLinkLocal(const GidBytes& gid) {
   if (IsIpv4(gid)) return gid[12] == 169 && gid[13] == 254;
   return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
@@ -52,11 +47,12 @@ struct Rank {
   bool unusable;  // the interface is down
   bool foreign;   // it is not in this network namespace
   bool old;       // RoCE v1
+  bool alien;     // IPv4 where the peer's is IPv6, or the other way
   bool elsewhere;
   int scope;  // 0 IPv4, 1 global IPv6, 2 link-local
   int index;
 
-  auto Members() const { return std::tie(unusable, foreign, old, elsewhere, scope, index); }
+  auto Members() const { return std::tie(unusable, foreign, old, alien, elsewhere, scope, index); }
 };
 
 Rank RankOf(const GidRow& row, const std::optional<GidBytes>& peer) {
@@ -66,6 +62,7 @@ Rank RankOf(const GidRow& row, const std::optional<GidBytes>& peer) {
   rank.foreign = row.netdev.empty();
   rank.unusable = !rank.foreign && !row.netdev_up;
   rank.old = row.kind == GidKind::kRoceV1;
+  rank.alien = peer.has_value() && IsIpv4(row.gid) != IsIpv4(*peer);
   const int bits = row.prefix_bits <= 128 ? row.prefix_bits : 0;
   rank.elsewhere = peer.has_value() && (bits == 0 || !SamePrefix(row.gid, *peer, bits));
   rank.scope = IsLinkLocal(row.gid) ? 2 : IsIpv4(row.gid) ? 0 : 1;
@@ -81,6 +78,7 @@ std::string Against(const Rank& passed, const Rank& best, const GidRow& row) {
   if (passed.unusable != best.unusable) return DownText(row);
   if (passed.foreign != best.foreign) return "not in this network namespace";
   if (passed.old != best.old) return "RoCE v1";
+  if (passed.alien != best.alien) return IsIpv4(row.gid) ? "IPv4" : "IPv6";
   if (passed.elsewhere != best.elsewhere) return "not in the peer's subnet";
   if (passed.scope != best.scope) return passed.scope == 2 ? "link-local" : "IPv6";
   return "a higher index";
@@ -102,6 +100,11 @@ GidChoice Wished(absl::Span<const GidRow> table, int wish) {
 }
 
 }  // namespace
+
+bool IsIpv4(const GidBytes& gid) {
+  static constexpr GidBytes kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return std::memcmp(gid.data(), kMapped.data(), 12) == 0;
+}
 
 GidChoice ChooseGid(absl::Span<const GidRow> table, int wish, absl::string_view peer_ip) {
   if (wish >= 0) return Wished(table, wish);

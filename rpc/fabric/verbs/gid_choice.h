@@ -4,9 +4,9 @@
 //
 // On RoCE a GID is an address of a network interface, and each address is in the table once per
 // RoCE version. The rule, first difference wins: interface up and in this network namespace; RoCE
-// v2 before v1, which is not routable and cannot talk to v2; the peer's subnet, where the peer is
-// known; IPv4 before global IPv6 before link-local; the lower index. On InfiniBand it is the lowest
-// index.
+// v2 before v1, which is not routable and cannot talk to v2; where the peer is known, its kind of
+// address (RoCE v2 between IPv4 and IPv6 there is none), then its subnet; IPv4 before global IPv6
+// before link-local; the lower index. On InfiniBand it is the lowest index.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -38,6 +38,9 @@ struct GidChoice {
 // `wish`: an index, or -1 for the rule. `peer_ip`: text of an address that must be reachable; empty
 // or not an address = unknown.
 GidChoice ChooseGid(absl::Span<const GidRow> table, int wish, absl::string_view peer_ip);
+
+// Of an IPv4 address.
+bool IsIpv4(const GidBytes& gid);
 
 // "1 (::ffff:10.0.2.15, RoCE v2, eth0)".
 std::string Describe(const GidRow& row);

@@ -38,6 +38,16 @@ absl::Status CheckInfiniBand(const PortAddress& port, const QueuePairEnd& peer) 
   return absl::OkStatus();
 }
 
+// Soft-RoCE, for one, says no more of it than "invalid".
+absl::Status CheckRoce(const PortAddress& port, const QueuePairEnd& peer) {
+  GidBytes mine;
+  memcpy(mine.data(), port.gid.raw, mine.size());
+  if (port.roce_version != 2 || IsIpv4(mine) == IsIpv4(peer.gid)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("verbs: the peer's address is ", GidText(peer.gid),
+                                                 ", ours ", GidText(mine),
+                                                 ": give both ports IPv4 addresses, or both IPv6"));
+}
+
 }  // namespace
 
 void DescribePort(const PortAddress& port, QueuePairEnd& end) {
@@ -57,10 +67,8 @@ absl::StatusOr<Path> PathTo(const PortAddress& port, const QueuePairEnd& peer,
                                                    LayerText(peer.ethernet, peer.roce_version),
                                                    ", ours ", LayerText(port.ethernet, version)));
   }
-  if (!port.ethernet) {
-    const absl::Status status = CheckInfiniBand(port, peer);
-    if (!status.ok()) return status;
-  }
+  const absl::Status status = port.ethernet ? CheckRoce(port, peer) : CheckInfiniBand(port, peer);
+  if (!status.ok()) return status;
   Path path;
   path.mtu = static_cast<ibv_mtu>(std::min(peer.mtu, static_cast<uint8_t>(port.mtu_active)));
   ibv_ah_attr& address = path.address;

@@ -30,6 +30,7 @@
 #include "rpc/fabric/verbs/counters.h"
 #include "rpc/fabric/verbs/domain.h"
 #include "rpc/fabric/verbs/ends.h"
+#include "rpc/fabric/verbs/gid_choice.h"
 #include "rpc/fabric/verbs/inbox.h"
 #include "rpc/fabric/verbs/key.h"
 #include "rpc/fabric/verbs/read_pace.h"
@@ -117,7 +118,9 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   };
   struct Setup {
     uint64_t serial = 0;
-    OwnedPair control;  // until Start
+    std::optional<GidBytes> peer;  // where it is known
+    std::string gid_text;          // of this end
+    OwnedPair control;             // until Start
     uint32_t control_number = 0;
     std::vector<LaneSetup> lanes;
   };
@@ -170,8 +173,9 @@ class VerbsFabric final : public Fabric, private DeviceListener {
 
   // Setting up (verbs_setup.cc)
   QueuePairOptions PairOptions() const;
-  absl::StatusOr<OwnedPair> MakeControlPair();
+  absl::StatusOr<OwnedPair> MakeControlPair(const std::optional<GidBytes>& peer);
   absl::StatusOr<PortAddress> PortNow();
+  absl::StatusOr<PortAddress> PortTo(const std::optional<GidBytes>& peer);
   void AdoptLane(LinkId link, uint64_t serial, Lane lane, std::unique_ptr<QueuePair> pair);
   void DestroyLater(OwnedPair owned);
   void ForgetSetup(LinkId link);

@@ -1,5 +1,6 @@
 // What runs on the setup thread: links and lanes before they are used.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,13 @@ namespace {
 
 // What a 32-byte call's frame takes many times over; a larger frame is as well fetched by the NIC.
 constexpr uint32_t kInlineBytes = 220;
+
+// What the user demands, of this port.
+PortFilter FilterOf(const PortAddress& port) {
+  PortFilter filter = PortFilter::FromEnvironment();
+  filter.device = absl::StrCat(port.device->name(), ":", static_cast<int>(port.port));
+  return filter;
+}
 
 template <class LaneEnd>
 uint32_t GenerationOf(const LaneEnd* end) {
@@ -42,9 +50,7 @@ absl::StatusOr<PortAddress> VerbsFabric::PortNow() {
     return absl::UnavailableError(absl::StrCat("verbs: ", device.name(), " has failed"));
   }
   if (port_changed_.exchange(false)) {
-    PortFilter filter = PortFilter::FromEnvironment();
-    filter.device = absl::StrCat(device.name(), ":", static_cast<int>(options_.port.port));
-    absl::StatusOr<PortAddress> port = ChoosePort(options_.node, filter);
+    absl::StatusOr<PortAddress> port = ChoosePort(options_.node, FilterOf(options_.port));
     if (!port.ok()) {
       port_changed_ = true;
       return port.status();
@@ -56,8 +62,21 @@ absl::StatusOr<PortAddress> VerbsFabric::PortNow() {
   return port_;
 }
 
-absl::StatusOr<OwnedPair> VerbsFabric::MakeControlPair() {
+// The same port with an address of the peer's kind, where it has one: no other reaches the peer.
+absl::StatusOr<PortAddress> VerbsFabric::PortTo(const std::optional<GidBytes>& peer) {
   absl::StatusOr<PortAddress> port = PortNow();
+  if (!port.ok() || !peer || port->roce_version != 2) return port;
+  GidBytes mine;
+  memcpy(mine.data(), port->gid.raw, mine.size());
+  if (IsIpv4(mine) == IsIpv4(*peer)) return port;
+  PortFilter filter = FilterOf(*port);
+  filter.peer_ip = GidText(*peer);
+  absl::StatusOr<PortAddress> other = ChoosePort(options_.node, filter);
+  return other.ok() ? other : port;
+}
+
+absl::StatusOr<OwnedPair> VerbsFabric::MakeControlPair(const std::optional<GidBytes>& peer) {
+  absl::StatusOr<PortAddress> port = PortTo(peer);
   if (!port.ok()) return port.status();
   QueuePairOptions options = PairOptions();
   options.port = *std::move(port);
@@ -80,7 +99,7 @@ absl::StatusOr<OwnedPair> VerbsFabric::MakeControlPair() {
   return owned;
 }
 
-absl::StatusOr<Offer> VerbsFabric::Prepare(LinkId id, Side, absl::string_view) {
+absl::StatusOr<Offer> VerbsFabric::Prepare(LinkId id, Side, absl::string_view peer_blob) {
   uint32_t links;
   {
     const std::lock_guard lock(setup_mutex_);
@@ -99,7 +118,11 @@ absl::StatusOr<Offer> VerbsFabric::Prepare(LinkId id, Side, absl::string_view) {
   // The receives are there before the peer can send.
   absl::Status grown = receives_->Grow(links * sizes_.receives_per_link);
   if (!grown.ok()) return grown;
-  absl::StatusOr<OwnedPair> control = MakeControlPair();
+  // Where it is no offer, Complete says so.
+  const absl::StatusOr<LinkOffer> theirs = ParseLinkOffer(peer_blob);
+  std::optional<GidBytes> peer;
+  if (theirs.ok()) peer = theirs->end.gid;
+  absl::StatusOr<OwnedPair> control = MakeControlPair(peer);
   if (!control.ok()) return control.status();
   LinkOffer blob;
   blob.frame_bytes = traits_.segment_bytes;
@@ -108,6 +131,8 @@ absl::StatusOr<Offer> VerbsFabric::Prepare(LinkId id, Side, absl::string_view) {
   const std::lock_guard lock(setup_mutex_);
   Setup& setup = setups_[id];
   setup.serial = next_serial_++;
+  setup.peer = peer;
+  setup.gid_text = GidText(blob.end.gid);
   setup.control_number = control->pair->number();
   setup.control = *std::move(control);
   Offer offer;
@@ -131,6 +156,7 @@ absl::Status VerbsFabric::Complete(LinkId id, Offer peer, Sockets&) {
     VERBENA_CHECK(it != setups_.end() && it->second.control.pair != nullptr,
                   "Complete without Prepare");
     control = it->second.control.pair.get();  // nobody else touches it before Start
+    if (status.ok()) it->second.peer = blob->end.gid;
   }
   if (status.ok()) status = control->Connect(blob->end);
   if (!status.ok()) Abandon(id);
@@ -169,7 +195,13 @@ absl::StatusOr<Offer> VerbsFabric::PrepareLane(LinkId id, Lane lane) {
     return absl::InvalidArgumentError(
         absl::StrCat("verbs: lane ", lane.index, " of at most ", limits::kLanesMax));
   }
-  absl::StatusOr<PortAddress> port = PortNow();
+  std::optional<GidBytes> peer;
+  {
+    const std::lock_guard lock(setup_mutex_);
+    const auto it = setups_.find(id);
+    if (it != setups_.end()) peer = it->second.peer;
+  }
+  absl::StatusOr<PortAddress> port = PortTo(peer);
   if (!port.ok()) return port.status();
   QueuePairOptions options = PairOptions();
   options.port = *std::move(port);
@@ -281,9 +313,11 @@ void VerbsFabric::ForgetSetup(LinkId id) {
   }
 }
 
-std::string VerbsFabric::ReadWays(LinkId) const {
+std::string VerbsFabric::ReadWays(LinkId id) const {
   const std::lock_guard lock(setup_mutex_);
-  return absl::StrCat("RDMA READ over ", port_.device->name(), ", ", port_.gid_text);
+  const auto it = setups_.find(id);
+  return absl::StrCat("RDMA READ over ", port_.device->name(), ", ",
+                      it == setups_.end() ? port_.gid_text : it->second.gid_text);
 }
 
 }  // namespace verbena::fabric::verbs
