@@ -110,7 +110,7 @@ struct Reactor::Impl {
   void Leave();
   void FinishLater();
   bool HasLater() const;
-  // From user code of the own thread, when nobody has taken the lent seat. False: not so.
+  // From user code of the own thread, when nobody has the seat that it lent. False: not so.
   bool RunFromUserCode(Work& work);
   void QueueForSeat(Work& work);
   // In the seat, which it leaves: runs `first`, if not null, and what is queued. What only sends

@@ -79,7 +79,12 @@ void Reactor::PostSend(Work& work) {
 }
 
 bool Reactor::Impl::RunFromUserCode(Work& work) {
-  if (tls_current != &reactor || !in_user_code || !seat_queue.Empty() || !Reclaim()) return false;
+  if (tls_current != &reactor || !in_user_code || !seat_queue.Empty()) return false;
+  if (!Reclaim()) {
+    // Who took the lent seat has left it: what is begun now still leaves at the end of the tick.
+    if (!TryTake()) return false;
+    Entered();
+  }
   work.run(&work);
   if (!seat_queue.Empty()) DrainSeatQueue();
   Lend();

@@ -251,6 +251,34 @@ TEST_CASE("the seat's holder runs what others post for the seat", "[reactor][sea
   CHECK(ran);
 }
 
+TEST_CASE(
+    "what user code starts leaves at the end of its tick, also after another thread was there",
+    "[reactor][seat]") {
+  auto reactor = Reactor::Create(Unpinned(absl::ZeroDuration())).value();
+  FakePoller poller;
+  reactor->AddPoller(poller);
+  std::atomic<uint32_t> done{0};
+  int started = 0;
+  uint64_t flushes = 1;
+  FunctionWork start([&] { ++started; });
+  FunctionWork user([&] {
+    // Takes the seat that this thread lends while it runs user code, and leaves it.
+    std::thread([&] {
+      while (!reactor->TryEnter()) std::this_thread::yield();
+      reactor->Leave();
+    }).join();
+    const uint64_t before = poller.flushes.load();
+    for (int i = 0; i < 8; ++i) reactor->PostSend(start);
+    flushes = poller.flushes.load() - before;
+    Finish(*reactor, done);
+  });
+  reactor->Post(user);
+  reactor->WaitUntil(done);
+  CHECK(started == 8);
+  CHECK(flushes == 0);
+  reactor->RemovePoller(poller);
+}
+
 TEST_CASE("a forked child can neither enter nor create a reactor", "[reactor][fork]") {
   auto reactor = Reactor::Create(Unpinned(absl::ZeroDuration())).value();
   const pid_t child = fork();
