@@ -1,6 +1,6 @@
-// `bench_verbena_instructions N [BYTES]`: a server and a client in one process, N echoes of 32
-// bytes, or N tensors of BYTES that are fetched; run by benchmarks/instructions, which subtracts
-// two runs. Both sides' instructions are in the count.
+// `bench_verbena_instructions N [BYTES [TRANSPORT]]`: a server and a client in one process, N echoes
+// of 32 bytes, or (BYTES not 0) N tensors of BYTES that are fetched; run by benchmarks/instructions,
+// which subtracts two runs. Both sides' instructions are in the count.
 #include <cstdio>
 #include <cstdlib>
 
@@ -55,8 +55,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", service.status().ToString().c_str());
     return 1;
   }
-  const absl::Status status = bench::RunCalls(verbena::Channel::Create((*service)->address()),
-                                              calls, argc > 2 ? std::atol(argv[2]) : 0);
+  auto channel = verbena::Channel::Create(
+      (*service)->address(),
+      verbena::ChannelOptions().set_require_transport(argc > 3 ? argv[3] : ""));
+  const absl::Status status = bench::RunCalls(channel, calls, argc > 2 ? std::atol(argv[2]) : 0);
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return 1;

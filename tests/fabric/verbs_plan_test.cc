@@ -31,7 +31,7 @@ DeviceLimits Large() {
 TEST_CASE("queues hold whatever may complete at once", "[verbs][sizes]") {
   for (const uint32_t cq_entries : {700u, 32767u, 4u << 20}) {
     for (const uint32_t qp_max : {5u, 1000u, 1u << 17}) {
-      for (const uint32_t srq_wr_max : {17u, 1000u, 32768u}) {
+      for (const uint32_t srq_wr_max : {33u, 1000u, 32768u}) {
         DeviceLimits limits = Large();
         limits.cq_entries_max = cq_entries;
         limits.qp_max = qp_max;
@@ -43,7 +43,7 @@ TEST_CASE("queues hold whatever may complete at once", "[verbs][sizes]") {
         REQUIRE(sizes->links_max <= 1024);
         // Every receive of every link is posted, and a queue of sends may be flushed whole.
         REQUIRE(sizes->receives_per_link == limits::kVerbsWindowFrames + 1);
-        REQUIRE(sizes->srq_entries == sizes->links_max * sizes->receives_per_link);
+        REQUIRE(sizes->srq_entries == sizes->links_max * sizes->receives_per_link + kReceivesSpare);
         REQUIRE(sizes->control_cq_entries >=
                 sizes->srq_entries + sizes->links_max * sizes->control_work);
         REQUIRE(sizes->bulk_cq_entries >= 4 * sizes->links_max * sizes->bulk_work);
@@ -76,6 +76,10 @@ TEST_CASE("a device without room for a link is refused by name", "[verbs][sizes]
   limits.srq_max = 0;
   REQUIRE(PlanSizes(limits, 1024)->srq == false);
   REQUIRE(PlanSizes(limits, 1024)->srq_entries == 0);
+  // So has one whose SRQs hold no window and the spare receives.
+  limits = Large();
+  limits.srq_wr_max = verbena::limits::kVerbsWindowFrames + kReceivesSpare;
+  REQUIRE(PlanSizes(limits, 1024)->srq == false);
 }
 
 QueuePairEnd AnEnd() {

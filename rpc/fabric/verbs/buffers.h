@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "rpc/fabric/verbs/sizes.h"
 #include "rpc/memory/slab.h"
 
 namespace verbena::fabric::verbs {
@@ -56,11 +57,10 @@ class ReceivePool {
   }
   // The frame has been looked at. `qp`: where it came from; not looked at with an SRQ.
   void Give(uint32_t buffer, ibv_qp* qp);
-  // Posts what was given back, with one call. Called at the end of a poll, and within one after
-  // kRepostAt. What the device refuses is tried again the next time.
+  // Posts what was given back, with one call: to be called when all spare receives wait, and when
+  // there is nothing better to do. What the device refuses is tried again the next time.
   void Repost();
-  bool WantsRepost() const { return given_.size() >= kRepostAt; }
-  bool WaitsForRepost() const { return !given_.empty(); }
+  bool MustRepost() const { return given_.size() >= kReceivesSpare; }
 
   // Any thread: all that exist.
   uint64_t bytes() const { return uint64_t{buffers_} * buffer_bytes_; }
@@ -68,7 +68,6 @@ class ReceivePool {
  private:
   static constexpr uint32_t kStepBuffers = 256;
   static constexpr uint32_t kStepsMax = 256;
-  static constexpr size_t kRepostAt = 16;
 
   ibv_recv_wr WorkFor(uint32_t buffer, ibv_sge& piece) const;
   // Takes what was posted off `buffers`.

@@ -29,14 +29,18 @@ absl::StatusOr<Sizes> PlanSizes(const DeviceLimits& device, uint32_t links_wante
   if (device.read_depth_initiator == 0 || device.read_depth_responder == 0) {
     return absl::ResourceExhaustedError("verbs: the device allows no READs under way");
   }
-  sizes.srq = device.srq_max > 0 && device.srq_wr_max >= sizes.receives_per_link;
+  sizes.srq = device.srq_max > 0 && device.srq_wr_max >= sizes.receives_per_link + kReceivesSpare;
+  sizes.receives_spare = sizes.srq ? kReceivesSpare : 0;
   // A receive of each posted buffer and a completion of each send, good or flushed.
   const uint32_t control_each = sizes.receives_per_link + sizes.control_work;
   const uint32_t bulk_each = kBulkPairsPerLink * sizes.bulk_work;
+  const uint32_t spare = std::min(sizes.receives_spare, device.cq_entries_max);
   uint32_t links =
-      std::min({links_wanted, device.cq_entries_max / control_each,
+      std::min({links_wanted, (device.cq_entries_max - spare) / control_each,
                 device.cq_entries_max / bulk_each, device.qp_max / (1 + kBulkPairsPerLink)});
-  if (sizes.srq) links = std::min(links, device.srq_wr_max / sizes.receives_per_link);
+  if (sizes.srq) {
+    links = std::min(links, (device.srq_wr_max - spare) / sizes.receives_per_link);
+  }
   if (links == 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("verbs: no room for a link: the device has ", device.qp_max,
@@ -44,8 +48,8 @@ absl::StatusOr<Sizes> PlanSizes(const DeviceLimits& device, uint32_t links_wante
                      1 + kBulkPairsPerLink, " and ", std::max(control_each, bulk_each)));
   }
   sizes.links_max = links;
-  sizes.srq_entries = sizes.srq ? links * sizes.receives_per_link : 0;
-  sizes.control_cq_entries = links * control_each;
+  sizes.srq_entries = sizes.srq ? links * sizes.receives_per_link + spare : 0;
+  sizes.control_cq_entries = links * control_each + spare;
   sizes.bulk_cq_entries = links * bulk_each;
   sizes.sge = std::clamp<uint32_t>(std::min(device.sge_max, device.sge_rd_max), 1, kSgeMax);
   sizes.read_depth_out = std::min(device.read_depth_initiator, kReadDepthMax);

@@ -9,10 +9,15 @@
 
 namespace verbena::fabric::verbs {
 
+// With an SRQ, receives above the sum of all windows: as many buffers may wait until they are
+// posted again together, and every frame that a peer has credits for still finds one.
+inline constexpr uint32_t kReceivesSpare = 16;
+
 struct Sizes {
   bool srq = true;  // else each queue pair has receives of its own
   uint32_t links_max = 0;
   uint32_t receives_per_link = 0;  // the window, and one for the link's last word
+  uint32_t receives_spare = 0;     // kReceivesSpare, or 0 without an SRQ
   uint32_t srq_entries = 0;        // 0 without an SRQ
   uint32_t control_work = 0;       // of each control queue pair's send queue
   uint32_t bulk_work = 0;          // of each bulk queue pair's

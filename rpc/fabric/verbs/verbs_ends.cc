@@ -18,9 +18,9 @@ constexpr int64_t kDrainNs = 2'000'000'000;
 
 }  // namespace
 
-uint32_t VerbsFabric::AddEnd(Link& link, std::unique_ptr<End> end) {
+void VerbsFabric::AddEnd(Link& link, std::unique_ptr<End> end) {
   ++link.ends;
-  return ends_.Add(std::move(end));
+  ends_.Add(std::move(end));
 }
 
 // An end goes down: nothing is posted to it any more, what was posted is waited for, then it is
@@ -57,7 +57,10 @@ void VerbsFabric::OnFailed(uint32_t number, bool in_error) {
   ibv_send_wr* refused = nullptr;
   const int result = ibv_post_send(end.qp(), &work, &refused);
   end.drain_deadline_ns = SteadyNs() + kDrainNs;
-  if (result == 0) return draining_.push_back(number);
+  if (result == 0) {
+    if (end.kind != EndKind::kControl) ++bulk_due_;
+    return draining_.push_back(number);
+  }
   VERBENA_LOG(kWarning, "verbs: a queue pair in the error state takes no marker: errno ", result);
   OnDrained(end);
 }

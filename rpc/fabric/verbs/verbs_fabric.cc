@@ -111,7 +111,8 @@ absl::Status VerbsFabric::Open() {
     srq_ = *srq;
   }
   receives_ = std::make_unique<ReceivePool>(
-      pd_, srq_, traits_.segment_bytes, sizes_.links_max * sizes_.receives_per_link, options_.node);
+      pd_, srq_, traits_.segment_bytes,
+      sizes_.links_max * sizes_.receives_per_link + sizes_.receives_spare, options_.node);
   absl::StatusOr<std::unique_ptr<FrameMemory>> memory = FrameMemory::Create(
       pd_, uint64_t{limits::kVerbsSendBuffers} * traits_.segment_bytes, options_.node);
   if (!memory.ok()) return memory.status();

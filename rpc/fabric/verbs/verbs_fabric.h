@@ -131,6 +131,12 @@ class VerbsFabric final : public Fabric, private DeviceListener {
     bool immediate = false;
     uint32_t word = 0;  // of the immediate
   };
+  // Work requests of SENDs, linked, with what is the same in all of them.
+  struct SendScratch {
+    SendScratch();
+    std::array<ibv_send_wr, limits::kVerbsControlWorkMax> works{};
+    std::array<ibv_sge, limits::kVerbsControlWorkMax> pieces{};
+  };
   // For a link that has not started.
   struct EarlyFrame {
     uint32_t qp_number = 0;
@@ -236,7 +242,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   void AnswerLeases(const OwnerEnd& end);
 
   // Ends (verbs_ends.cc)
-  uint32_t AddEnd(Link& link, std::unique_ptr<End> end);
+  void AddEnd(Link& link, std::unique_ptr<End> end);
   void FailEnd(End& end);
   void OnFailed(uint32_t number, bool in_error);
   void OnDrained(End& end);
@@ -252,6 +258,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
 
   // Polling (verbs_poll.cc)
   bool TakeNews();
+  int TakeCompletions(ibv_cq* cq, absl::Span<ibv_wc> into);
   bool PollQueue(ibv_cq* cq, EventSink& sink);
   void OnCompletion(const ibv_wc& completion, EventSink& sink);
   void Deliver(EventSink& sink);
@@ -281,10 +288,13 @@ class VerbsFabric final : public Fabric, private DeviceListener {
 
   std::vector<std::unique_ptr<Link>> links_;  // by number
   Ends ends_;
-  absl::flat_hash_map<uint32_t, uint32_t> by_qp_number_;  // control ends
+  absl::flat_hash_map<uint32_t, Link*> by_qp_number_;  // whose control end is not gone
   std::vector<LinkId> chained_, want_buffer_, byes_, started_;
+  SendScratch send_scratch_;
   std::vector<EarlyFrame> early_;
   std::vector<uint32_t> draining_;  // ends whose marker is posted
+  // Completions that the bulk CQ still gives, or more where a device kept some to itself.
+  uint64_t bulk_due_ = 0;
   SlotTable<ReadRecord, ReadRecordTag> reads_;
   std::deque<uint32_t> readers_;  // ends that want to post
   ReadPace read_pace_;

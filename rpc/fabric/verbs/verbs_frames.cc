@@ -41,7 +41,8 @@ void VerbsFabric::Start(LinkId id) {
   const uint32_t qp_number = owned.pair->number();
   auto end = std::make_unique<ControlEnd>(id, std::move(owned), sizes_.control_work);
   link->control = end.get();
-  by_qp_number_[qp_number] = AddEnd(*link, std::move(end));
+  AddEnd(*link, std::move(end));
+  by_qp_number_[qp_number] = link.get();
   links_[index] = std::move(link);
   if (!early_.empty()) started_.push_back(id);
 }
@@ -88,6 +89,15 @@ void VerbsFabric::Send(LinkId id, absl::Span<const OutFrame> frames) {
   if (link != nullptr && !link->closing) Chain(*link);
 }
 
+VerbsFabric::SendScratch::SendScratch() {
+  for (size_t i = 0; i < works.size(); ++i) {
+    works[i].next = i + 1 < works.size() ? &works[i + 1] : nullptr;
+    works[i].sg_list = &pieces[i];
+    works[i].num_sge = 1;
+    works[i].opcode = IBV_WR_SEND;
+  }
+}
+
 void VerbsFabric::Chain(Link& link) {
   if (link.chained) return;
   link.chained = true;
@@ -116,23 +126,19 @@ void VerbsFabric::PostChains() {
 void VerbsFabric::PostChain(Link& link) {
   ControlEnd& end = *link.control;
   if (end.chain.empty()) return;
-  std::array<ibv_send_wr, limits::kVerbsControlWorkMax> works;
-  std::array<ibv_sge, limits::kVerbsControlWorkMax> pieces;
+  auto& works = send_scratch_.works;
+  auto& pieces = send_scratch_.pieces;
   const size_t count = end.chain.size();
   VERBENA_CHECK(count <= end.room(), count, " frames, room for ", end.room());
+  const uint32_t inline_bytes = end.owned.pair->inline_bytes();
   bool holds = false;
   for (size_t i = 0; i < count; ++i) {
     const ControlEnd::Queued& queued = end.chain[i];
-    const bool inlined = queued.bytes <= end.owned.pair->inline_bytes();
+    const bool inlined = queued.bytes <= inline_bytes;
     const uint32_t number = end.posted + static_cast<uint32_t>(i);
     pieces[i] = {reinterpret_cast<uint64_t>(sends_->data(queued.buffer)), queued.bytes,
                  sends_->lkey()};
-    works[i] = {};
     works[i].wr_id = WorkId{WorkKind::kSend, end.number, number}.word();
-    works[i].next = i + 1 < count ? &works[i + 1] : nullptr;
-    works[i].sg_list = &pieces[i];
-    works[i].num_sge = 1;
-    works[i].opcode = IBV_WR_SEND;
     works[i].send_flags = inlined ? IBV_SEND_INLINE : 0;
     end.held[number % ControlEnd::kRing] = inlined ? ControlEnd::kNoBuffer : queued.buffer;
     holds |= !inlined;
@@ -145,7 +151,9 @@ void VerbsFabric::PostChain(Link& link) {
     end.unsignalled = 0;
   }
   ibv_send_wr* refused = nullptr;
+  works[count - 1].next = nullptr;
   const int result = ibv_post_send(end.qp(), works.data(), &refused);
+  if (count < works.size()) works[count - 1].next = &works[count];
   const size_t taken = result == 0          ? count
                        : refused == nullptr ? 0
                                             : static_cast<size_t>(refused - works.data());
@@ -205,15 +213,14 @@ void VerbsFabric::OnReceived(const ibv_wc& completion, EventSink& sink) {
     received.word = received.immediate ? ntohl(completion.imm_data) : 0;
   }
   const auto found = by_qp_number_.find(completion.qp_num);
-  End* const end = found == by_qp_number_.end() ? nullptr : ends_.Find(found->second);
-  if (end == nullptr) {
+  if (found == by_qp_number_.end()) {
     const bool good = completion.status == IBV_WC_SUCCESS;
     if (good && Holds(completion.qp_num)) return KeepEarly(completion.qp_num, received);
     GiveBack(buffer, completion.qp_num);
     ++counters_.stale_completions;
     return;
   }
-  Link& link = *Find(end->link);
+  Link& link = *found->second;
   if (completion.status != IBV_WC_SUCCESS) {
     GiveBack(buffer, completion.qp_num);
     if (completion.status != IBV_WC_WR_FLUSH_ERR && !link.closing) {
@@ -228,15 +235,19 @@ void VerbsFabric::OnReceived(const ibv_wc& completion, EventSink& sink) {
   read_pace_.OnFrame();
   if (!link.closing) DeliverFrame(link, received, sink);
   GiveBack(buffer, completion.qp_num);
-  if (receives_->WantsRepost()) receives_->Repost();
 }
 
 // Without an SRQ, the receives of a queue pair that fails are returned when it is gone.
 void VerbsFabric::GiveBack(uint32_t buffer, uint32_t qp_number) {
-  if (srq_ != nullptr) return receives_->Give(buffer, nullptr);
+  if (srq_ != nullptr) {
+    receives_->Give(buffer, nullptr);
+    if (receives_->MustRepost()) receives_->Repost();
+    return;
+  }
   const auto found = by_qp_number_.find(qp_number);
-  End* const end = found == by_qp_number_.end() ? nullptr : ends_.Find(found->second);
-  if (end != nullptr && end->up()) receives_->Give(buffer, end->qp());
+  if (found == by_qp_number_.end()) return;
+  const ControlEnd& end = *found->second->control;
+  if (end.up()) receives_->Give(buffer, end.qp());
 }
 
 void VerbsFabric::DeliverFrame(Link& link, const Received& received, EventSink& sink) {

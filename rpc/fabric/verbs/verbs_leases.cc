@@ -266,6 +266,7 @@ void VerbsFabric::PostOwnedOf(OwnerEnd& end) {
                                               : static_cast<uint32_t>(refused - works.data());
   const uint32_t first = end.posted;
   end.posted += taken;
+  bulk_due_ += taken;
   if (result == 0) return;
   VERBENA_LOG(kWarning, "verbs: a bulk lane takes no work: errno ", result);
   // As if they had failed: the lane goes down.

@@ -28,28 +28,41 @@ bool VerbsFabric::Poll(EventSink& sink) {
   bool any = TakeNews();
   EndTick();  // what a tick left; what this one brings leaves at its own end
   if (!started_.empty()) DeliverEarly(sink);
-  const int stashed = std::exchange(stashed_, 0);
-  for (int i = 0; i < stashed; ++i) OnCompletion(stash_[static_cast<size_t>(i)], sink);
-  any |= stashed > 0;
-  any |= PollQueue(control_cq_, sink);
-  if (PollQueue(bulk_cq_, sink)) {
+  if (stashed_ > 0) {
+    any = true;
+    const int stashed = std::exchange(stashed_, 0);
+    for (int i = 0; i < stashed; ++i) OnCompletion(stash_[static_cast<size_t>(i)], sink);
+  }
+  if (PollQueue(control_cq_, sink)) {
+    any = true;
+  } else {
+    receives_->Repost();  // not between a frame and its answer
+  }
+  if (bulk_due_ > 0 && PollQueue(bulk_cq_, sink)) {
     any = true;
     read_pace_.Measure(SteadyNs());
   }
-  PostOwned();
-  receives_->Repost();
-  CheckByes();
-  CheckDraining();
-  OfferBuffers();
-  any |= !events_.empty();
-  Deliver(sink);
+  if (!owners_.empty()) PostOwned();
+  if (!byes_.empty()) CheckByes();
+  if (!draining_.empty()) CheckDraining();
+  if (sendable_ && !want_buffer_.empty()) OfferBuffers();
+  if (!events_.empty()) {
+    any = true;
+    Deliver(sink);
+  }
   return any;
+}
+
+int VerbsFabric::TakeCompletions(ibv_cq* cq, absl::Span<ibv_wc> into) {
+  const int count = ibv_poll_cq(cq, static_cast<int>(into.size()), into.data());
+  if (cq == bulk_cq_ && count > 0) bulk_due_ -= std::min(bulk_due_, static_cast<uint64_t>(count));
+  return count;
 }
 
 bool VerbsFabric::PollQueue(ibv_cq* cq, EventSink& sink) {
   std::array<ibv_wc, 32> batch;
   for (int i = 0; i < kBatches; ++i) {
-    const int count = ibv_poll_cq(cq, static_cast<int>(batch.size()), batch.data());
+    const int count = TakeCompletions(cq, absl::MakeSpan(batch));
     if (count <= 0) return i > 0;
     for (int k = 0; k < count; ++k) OnCompletion(batch[static_cast<size_t>(k)], sink);
     if (count < static_cast<int>(batch.size())) return true;
@@ -103,12 +116,13 @@ void VerbsFabric::Deliver(EventSink& sink) {
 bool VerbsFabric::HasLater() const {
   return !events_.empty() || inbox_->any() || !chained_.empty() || !started_.empty() ||
          !byes_.empty() || !draining_.empty() || !owners_.empty() || stashed_ > 0 ||
-         (sendable_ && !want_buffer_.empty()) || receives_->WaitsForRepost() ||
+         (sendable_ && !want_buffer_.empty()) || receives_->MustRepost() ||
          (!readers_.empty() && !read_pace_.full());
 }
 
 // Asked for first, looked at again after it: what completed before the question rings for nothing.
 bool VerbsFabric::Arm() {
+  receives_->Repost();
   if (HasLater()) return true;
   if (broken_ || options_.port.device->dead()) return false;  // its end is in the inbox
   DrainChannel();
@@ -120,8 +134,8 @@ bool VerbsFabric::Arm() {
     return true;
   }
   for (ibv_cq* const cq : {control_cq_, bulk_cq_}) {
-    const auto room = stash_.size() - static_cast<size_t>(stashed_);
-    const int count = ibv_poll_cq(cq, static_cast<int>(room), stash_.data() + stashed_);
+    const int count =
+        TakeCompletions(cq, absl::MakeSpan(stash_).subspan(static_cast<size_t>(stashed_)));
     if (count > 0) stashed_ += count;
     if (stashed_ > 0) return true;
   }

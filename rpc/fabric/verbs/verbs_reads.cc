@@ -222,6 +222,7 @@ void VerbsFabric::PostReadsOf(ReaderEnd& end) {
                          : refused == nullptr ? 0
                                               : static_cast<uint32_t>(refused - works.data());
   end.posted += taken;
+  bulk_due_ += taken;
   counters.reads += taken;
   ++counters.read_doorbells;
   if (result == 0) return;

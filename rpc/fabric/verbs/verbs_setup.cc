@@ -116,7 +116,7 @@ absl::StatusOr<Offer> VerbsFabric::Prepare(LinkId id, Side, absl::string_view pe
                                                      " is reached"));
   }
   // The receives are there before the peer can send.
-  absl::Status grown = receives_->Grow(links * sizes_.receives_per_link);
+  absl::Status grown = receives_->Grow(links * sizes_.receives_per_link + sizes_.receives_spare);
   if (!grown.ok()) return grown;
   // Where it is no offer, Complete says so.
   const absl::StatusOr<LinkOffer> theirs = ParseLinkOffer(peer_blob);
