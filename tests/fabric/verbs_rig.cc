@@ -1,11 +1,14 @@
 #include "tests/fabric/verbs_rig.h"
 
+#include <sys/utsname.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <ostream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/fabric/verbs/self_test.h"
@@ -73,6 +76,15 @@ Resources ResourcesNow() {
 
 uint64_t RnrEvents() {
   return TroubleIn(HardwareCounters(TestPort().device->name(), TestPort().port)).rnr.value_or(0);
+}
+
+bool InvalidationMissesAPacket() {
+  utsname kernel{};
+  REQUIRE(uname(&kernel) == 0);
+  const bool soft =
+      NamesIn(absl::StrCat(kSysfs, "/class/infiniband/", TestPort().device->name(), "/device"))
+          .empty();
+  return soft && !absl::StartsWith(kernel.release, "6.1.");
 }
 
 PortAddress TestPort() {

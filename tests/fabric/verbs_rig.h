@@ -35,6 +35,10 @@ uint64_t RnrEvents();
 
 PortAddress TestPort();
 
+// Soft-RoCE on kernels after 6.1: LOCAL_INV does not wait for the one packet whose bytes are being
+// copied out of the window on another processor.
+bool InvalidationMissesAPacket();
+
 // Ways with an SRQ, each of which has its own rung; by window with the bounds that the self-test
 // saw.
 const std::vector<contract::Subject>& Rungs();

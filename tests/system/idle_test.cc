@@ -45,10 +45,13 @@ TEST_CASE("a server and a client that were busy and are idle use no processor", 
 TEST_CASE("many idle connections cost a server little", "[system][idle]") {
   for (const std::string& transport : TestTransports()) {
     INFO(transport);
-    // A thousand; soft-RoCE carries a quarter of that. Over verbs each has its receives in memory.
+    // A thousand; soft-RoCE carries a quarter of that. Over verbs each has its receives in memory,
+    // and the send queues of three queue pairs, of at most 1 KiB for each work request.
     const bool verbs = transport == "verbs";
     const size_t count = verbs ? 200 : 1000;
-    const double kib_max = 64 + (verbs ? 8.0 * (limits::kVerbsWindowFrames + 1) : 0);
+    constexpr double kReceivesKib = 8.0 * (limits::kVerbsWindowFrames + 1);
+    constexpr double kQueuesKib = limits::kVerbsControlWorkMax + 2 * limits::kVerbsBulkWorkMax;
+    const double kib_max = 64 + (verbs ? kReceivesKib + kQueuesKib : 0);
     ServerPeer server("127.0.0.1:0", {"handshake_ms", absl::StrCat(2000 * kSlowdown)});
     ClientPeer client(server.address(), transport), caller(server.address(), transport);
     REQUIRE(Fields(client.Ask("connect 10"))["good"] == "10");
