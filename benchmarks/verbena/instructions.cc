@@ -1,6 +1,6 @@
-// `bench_verbena_instructions N [BYTES [TRANSPORT]]`: a server and a client in one process, N echoes
-// of 32 bytes, or (BYTES not 0) N tensors of BYTES that are fetched; run by benchmarks/instructions,
-// which subtracts two runs. Both sides' instructions are in the count.
+// `bench_verbena_instructions N [BYTES [TRANSPORT]]`: a server and a client in one process, N
+// echoes of 32 bytes, or (BYTES not 0) N tensors of BYTES that are fetched; run by
+// benchmarks/instructions, which subtracts two runs. Both sides' instructions are in the count.
 #include <cstdio>
 #include <cstdlib>
 
