@@ -4,8 +4,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
+#include "rpc/base/keep_alive.h"
 #include "rpc/reactor/service_threads.h"
 #include "rpc/session/engine_impl.h"
 #include "rpc/session/link_impl.h"
@@ -36,6 +38,7 @@ DeathWatch::DeathWatch(std::shared_ptr<EngineGate> gate, LinkId link, uint64_t s
       pidfd_(pidfd),
       work_(std::make_unique<DeathWork>(link, serial)) {
   if (stream_fd_ >= 0) {
+    KeepAlive(stream_fd_);
     reactor::Watch::Get().AddFd(stream_fd_, EPOLLIN | EPOLLRDHUP, [this](uint32_t) { OnStream(); });
   }
   if (pidfd_ >= 0) reactor::Watch::Get().AddFd(pidfd_, EPOLLIN, [this](uint32_t) { OnPid(); });
@@ -56,8 +59,10 @@ void DeathWatch::OnStream() {
   char byte;
   const ssize_t got = recv(stream_fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  Fire(got > 0 ? "the peer sent bytes on a socket that only shows its life"
-               : "the peer closed its socket");
+  const bool silent = got < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH);
+  Fire(got > 0  ? "the peer sent bytes on a socket that only shows its life"
+       : silent ? "the peer's machine shows no sign of life"
+                : "the peer closed its socket");
 }
 
 void DeathWatch::OnPid() { Fire("the peer's process ended"); }

@@ -1,6 +1,7 @@
 #pragma once
 // Watches what shows that a peer's process lives: the socket on which HELLO was exchanged (end of
-// file) and its pidfd (readable). Owns both descriptors.
+// file; where its machine is gone, no answer for 11 s) and its pidfd (readable). Owns both
+// descriptors.
 #include <cstdint>
 #include <memory>
 

@@ -45,6 +45,10 @@ Peer::Peer(std::vector<std::string> arguments, std::vector<std::string> prefix) 
   out_ = from[0];
 }
 
+Peer::Peer(int connection) : in_(connection), out_(fcntl(connection, F_DUPFD_CLOEXEC, 0)) {
+  VERBENA_CHECK(in_ >= 0 && out_ >= 0);
+}
+
 Peer::~Peer() {
   Kill();
   close(in_);

@@ -27,6 +27,8 @@ class Peer {
  public:
   // Starts `prefix` system_peer `arguments`. It ends with this object, or with this process.
   explicit Peer(std::vector<std::string> arguments, std::vector<std::string> prefix = {});
+  // One of another machine, over a connection, which becomes this object's.
+  explicit Peer(int connection);
   ~Peer();
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;

@@ -12,67 +12,14 @@
 #include "rpc/base/limits.h"
 #include "tests/catch.h"
 #include "tests/system/process.h"
+#include "tests/system/verbs_holdings.h"
 #include "tests/time_bounds.h"
 
 namespace verbena::system_test {
 namespace {
 
-using Numbers = std::map<std::string, uint64_t>;
-
 // Connecting goes one by one, and each takes set-up work of both processes.
 const absl::Duration kConnecting = absl::Seconds(30) * kSlowdown;
-
-uint64_t Number(const std::map<std::string, std::string>& fields, const std::string& name) {
-  uint64_t value = 0;
-  INFO(name);
-  REQUIRE(fields.count(name) == 1);
-  REQUIRE(absl::SimpleAtoi(fields.at(name), &value));
-  return value;
-}
-
-Numbers VerbsOf(ServerPeer& server) {
-  Numbers numbers;
-  const auto fields = Fields(server.Ask("verbs"));
-  for (const auto& field : fields) numbers[field.first] = Number(fields, field.first);
-  return numbers;
-}
-
-std::string OutputOf(const std::string& command) {
-  std::string text;
-  FILE* const pipe = popen(command.c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  std::array<char, 4096> bytes;
-  for (size_t got; (got = fread(bytes.data(), 1, bytes.size(), pipe)) > 0;) {
-    text.append(bytes.data(), got);
-  }
-  pclose(pipe);
-  return text;
-}
-
-// What the kernel holds for all processes: queue pairs, completion queues, registrations, ... of
-// all devices. Empty where nobody says.
-Numbers KernelResources() {
-  Numbers held;
-  for (absl::string_view line : absl::StrSplit(OutputOf("rdma resource show 2>&1"), '\n')) {
-    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    for (size_t i = 2; i + 1 < words.size(); i += 2) {
-      uint64_t count = 0;
-      if (absl::SimpleAtoi(words[i + 1], &count)) held[std::string(words[i])] += count;
-    }
-  }
-  return held;
-}
-
-// What is in `now` more than in `before`; empty: nothing.
-std::string More(const Numbers& now, const Numbers& before) {
-  std::string more;
-  for (const auto& [name, count] : now) {
-    const auto found = before.find(name);
-    const uint64_t then = found == before.end() ? 0 : found->second;
-    if (count > then) absl::StrAppend(&more, " ", name, " ", then, " -> ", count);
-  }
-  return more;
-}
 
 TEST_CASE("200 connections of eight processes share a server's receives and its time",
           "[system][verbs]") {
@@ -132,29 +79,6 @@ constexpr uint64_t kReads = 100, kMost = 90;
 // Of each READ. The client keeps so many going until it is killed, and lets go of none before its
 // bytes are there, so that at any time most of them wait or are under way.
 const uint64_t kReadBytes = (kSlowdown > 1 ? 1 : 16) << 20;
-
-// What is there of a server alone with the client that stays, and what is more later.
-struct Holdings {
-  ServerPeer::State state;
-  Numbers fabric, kernel;
-
-  static Holdings Of(ServerPeer& server) {
-    return {server.state(), VerbsOf(server), KernelResources()};
-  }
-  std::string MoreIn(const Holdings& now) const {
-    Numbers mine = fabric, theirs = now.fabric;
-    // Those that nobody uses are kept, at most what is allocated at a time.
-    theirs["windows"] -= std::min<uint64_t>(theirs["windows"], 63);
-    std::string more = absl::StrCat(More(theirs, mine), More(now.kernel, kernel));
-    const auto add = [&more](const char* name, uint64_t is, uint64_t was) {
-      if (is > was) absl::StrAppend(&more, " ", name, " ", was, " -> ", is);
-    };
-    add("links", now.state.links, state.links);
-    add("leases", now.state.leases, state.leases);
-    add("used_bytes", now.state.used_bytes, state.used_bytes);
-    return more;
-  }
-};
 
 TEST_CASE("kill -9 of a client in the middle of 100 READs gives back what they held",
           "[system][verbs][kill]") {

@@ -12,15 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/base/fork.h"
+#include "rpc/base/keep_alive.h"
 
 namespace verbena::fabric::tcp {
 namespace {
 
-// A peer that is gone without a word (power, network) is noticed after about 11 s when nothing is
-// under way, and after 30 s when something is. Lower, and a slow network or a debugger ends links.
-constexpr int kKeepIdleSeconds = 5;
-constexpr int kKeepIntervalSeconds = 2;
-constexpr int kKeepProbes = 3;
+// A peer that is gone without a word is noticed after this where something is under way, and else
+// by keep_alive.h. Lower, and a slow network or a debugger ends links.
 constexpr int kUnackedMs = 30'000;
 
 constexpr int kBacklogTries = 100;
@@ -52,10 +50,7 @@ void PrepareSocket(int fd) {
   (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
   CloseInForkChild(fd);
   SetInt(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  SetInt(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  SetInt(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleSeconds);
-  SetInt(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
-  SetInt(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepProbes);
+  KeepAlive(fd);
   SetInt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnackedMs);
 }
 
