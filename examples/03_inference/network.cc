@@ -92,22 +92,24 @@ absl::StatusOr<Network::Layer> Network::MakeLayer(absl::Span<const NamedTensor> 
   return layer;
 }
 
-absl::Status Network::Forward(absl::Span<const float> x, absl::Span<float> scores) const {
-  const size_t rows = x.size() / inputs();
-  if (x.size() != rows * inputs() || scores.size() != rows * outputs()) {
-    return absl::InvalidArgumentError(absl::StrCat(x.size(), " inputs and room for ", scores.size(),
-                                                   " scores; a row has ", inputs(), " and ",
-                                                   outputs()));
+absl::Status Network::Forward(size_t begin, size_t end, absl::Span<const float> x,
+                              absl::Span<float> y) const {
+  const absl::Span<const Layer> layers = absl::MakeConstSpan(layers_).subspan(begin, end - begin);
+  const size_t inputs = layers.front().inputs, outputs = layers.back().outputs;
+  const size_t rows = x.size() / inputs;
+  if (x.size() != rows * inputs || y.size() != rows * outputs) {
+    return absl::InvalidArgumentError(absl::StrCat(x.size(), " inputs and room for ", y.size(),
+                                                   " scores; a row has ", inputs, " and ",
+                                                   outputs));
   }
   size_t widest = 0;
-  for (const Layer& layer : layers_) widest = std::max(widest, layer.outputs);
+  for (const Layer& layer : layers) widest = std::max(widest, layer.outputs);
   std::vector<float> from(widest), to(widest);
   for (size_t row = 0; row < rows; ++row) {
-    const float* in = x.data() + row * inputs();
-    for (const Layer& layer : layers_) {
-      const bool last = &layer == &layers_.back();
-      float* out = last ? scores.data() + row * outputs() : to.data();
-      Apply(layer.weight, layer.bias, in, layer.inputs, !last, out);
+    const float* in = x.data() + row * inputs;
+    for (const Layer& layer : layers) {
+      float* out = &layer == &layers.back() ? y.data() + row * outputs : to.data();
+      Apply(layer.weight, layer.bias, in, layer.inputs, &layer != &layers_.back(), out);
       from.swap(to);
       in = from.data();
     }

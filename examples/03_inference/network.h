@@ -22,7 +22,7 @@ inline constexpr int64_t kLayerWidthMax = 65'536;
 struct NamedTensor {
   std::string name;
   std::vector<int64_t> shape;
-  // Row-major; not owned.
+  // Row-major; not owned. Only Forward looks at them: they may be in a GPU's memory.
   absl::Span<const float> values;
 };
 
@@ -37,19 +37,25 @@ class Network {
   size_t inputs() const { return layers_.front().inputs; }
   size_t outputs() const { return layers_.back().outputs; }
   size_t layer_count() const { return layers_.size(); }
-
-  // Evaluates `x`, rows of inputs() numbers, into `scores`, as many rows of outputs(). Any thread.
-  // Cost: two allocations; two floating-point operations per weight and row.
-  // Errors: INVALID_ARGUMENT when the sizes are not those.
-  absl::Status Forward(absl::Span<const float> x, absl::Span<float> scores) const;
-
- private:
   struct Layer {
     size_t inputs = 0;
     size_t outputs = 0;
     absl::Span<const float> weight;
     absl::Span<const float> bias;
   };
+  const Layer& layer(size_t index) const { return layers_[index]; }
+
+  // Evaluates `x`, rows of inputs() numbers, into `scores`, as many rows of outputs(). Any thread.
+  // Cost: two allocations; two floating-point operations per weight and row.
+  // Errors: INVALID_ARGUMENT when the sizes are not those.
+  absl::Status Forward(absl::Span<const float> x, absl::Span<float> scores) const {
+    return Forward(0, layers_.size(), x, scores);
+  }
+  // The same for layers [begin, end) alone, of which there is at least one.
+  absl::Status Forward(size_t begin, size_t end, absl::Span<const float> x,
+                       absl::Span<float> y) const;
+
+ private:
   static absl::StatusOr<Layer> MakeLayer(absl::Span<const NamedTensor> tensors, size_t index);
 
   std::vector<Layer> layers_;

@@ -94,14 +94,23 @@ absl::Duration Lap(absl::Time& begin) {
   return end - std::exchange(begin, end);
 }
 
-absl::StatusOr<Tensor> PullOne(const inference::Weights::Stub& stub,
+// By the CPU, so of what a GPU has by way of a copy.
+absl::StatusOr<std::string> DigestOf(const Tensor& tensor, const Gpu* gpu) {
+  if (gpu == nullptr) return Sha256Hex(absl::MakeConstSpan(tensor.data(), tensor.bytes()));
+  std::vector<std::byte> copy(tensor.bytes());
+  VERBENA_RETURN_IF_ERROR(gpu->CopyToHost(copy.data(), tensor.data(), copy.size()));
+  return Sha256Hex(copy);
+}
+
+absl::StatusOr<Tensor> PullOne(const inference::Weights::Stub& stub, const Gpu* gpu,
                                const inference::TensorEntry& entry, Progress& progress,
                                Pulled& pulled) {
   // The memory first: it may take seconds, and the server's lease is not for ever.
   VERBENA_ASSIGN_OR_RETURN(Shape shape, Shape::From(entry.spec().shape()));
   absl::Time begin = absl::Now();
   VERBENA_ASSIGN_OR_RETURN(Tensor whole,
-                           Tensor::Empty(DType::FromWord(entry.spec().dtype()), shape));
+                           Tensor::Empty(DType::FromWord(entry.spec().dtype()), shape,
+                                         gpu == nullptr ? Device::Host() : gpu->device()));
   pulled.memory_time += Lap(begin);
   inference::PullRequest request;
   request.set_name(entry.name());
@@ -113,7 +122,7 @@ absl::StatusOr<Tensor> PullOne(const inference::Weights::Stub& stub,
   pulled.read_time += Lap(begin);
   // The server's memory is given back here, before the digest takes its time.
   reply.Release();
-  const std::string digest = Sha256Hex(absl::MakeConstSpan(whole.data(), whole.bytes()));
+  VERBENA_ASSIGN_OR_RETURN(const std::string digest, DigestOf(whole, gpu));
   pulled.digest_time += Lap(begin);
   if (digest != entry.sha256()) {
     return absl::DataLossError(absl::StrCat(NameOf(entry), " arrived with SHA-256 ", digest,
@@ -125,7 +134,7 @@ absl::StatusOr<Tensor> PullOne(const inference::Weights::Stub& stub,
 
 }  // namespace
 
-absl::StatusOr<Pulled> PullAll(const inference::Weights::Stub& stub) {
+absl::StatusOr<Pulled> PullAll(const inference::Weights::Stub& stub, const Gpu* gpu) {
   auto call = stub.List(inference::ListRequest(), CallOptions().set_timeout(kCallTimeout));
   VERBENA_ASSIGN_OR_RETURN(inference::ListReply list, call.Get());
   Pulled pulled;
@@ -134,7 +143,7 @@ absl::StatusOr<Pulled> PullAll(const inference::Weights::Stub& stub) {
   VERBENA_ASSIGN_OR_RETURN(pulled.bytes, TotalBytes(list));
   Progress progress("pulling", pulled.bytes);
   for (const inference::TensorEntry& entry : list.tensors()) {
-    VERBENA_ASSIGN_OR_RETURN(Tensor tensor, PullOne(stub, entry, progress, pulled));
+    VERBENA_ASSIGN_OR_RETURN(Tensor tensor, PullOne(stub, gpu, entry, progress, pulled));
     pulled.tensors.push_back({entry.name(), std::move(tensor)});
   }
   progress.Finish();

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "examples/common/gpu.h"
 #include "inference.verbena.h"
 #include "verbena/verbena.h"
 
@@ -31,9 +32,10 @@ struct Pulled {
   std::string transport;
 };
 
-// Blocks until all is here and its digests agree. Not on a reactor thread.
+// Blocks until all is here and its digests agree: in memory of `gpu`, or of the host where that is
+// null. Not on a reactor thread.
 // Errors: DATA_LOSS naming the tensor and both digests; INVALID_ARGUMENT when the server's list and
 // its tensors disagree; RESOURCE_EXHAUSTED above kPulledBytesMax; else what the calls end with.
-absl::StatusOr<Pulled> PullAll(const inference::Weights::Stub& stub);
+absl::StatusOr<Pulled> PullAll(const inference::Weights::Stub& stub, const Gpu* gpu = nullptr);
 
 }  // namespace verbena::examples

@@ -19,9 +19,10 @@ struct CommandLine {
       ChannelOptions().set_connect_timeout(absl::Seconds(5)).set_default_timeout(absl::Seconds(10));
 };
 
-// Empty, and `usage` on stderr, unless there are as many arguments as `count` and no other option.
+// Empty, and `usage` on stderr, unless there are as many arguments as `count`, or up to `more`
+// more, and no other option.
 inline std::optional<CommandLine> ReadCommandLine(int argc, char** argv, size_t count,
-                                                  const char* usage) {
+                                                  const char* usage, size_t more = 0) {
   CommandLine line;
   for (int i = 1; i < argc; ++i) {
     const absl::string_view word = argv[i];
@@ -34,7 +35,7 @@ inline std::optional<CommandLine> ReadCommandLine(int argc, char** argv, size_t 
       break;
     }
   }
-  if (line.arguments.size() == count) return line;
+  if (line.arguments.size() >= count && line.arguments.size() <= count + more) return line;
   std::fprintf(stderr, "usage: %s\n", usage);
   return std::nullopt;
 }

@@ -119,18 +119,22 @@ absl::Status Gpu::LaunchOne(const char* kernel, unsigned blocks, unsigned thread
       kernel);
 }
 
-absl::Status Gpu::CopyToHost(void* to, const std::byte* from, size_t bytes) const {
+absl::Status Gpu::Synchronize() const {
   const Driver& cuda = Cuda();
   VERBENA_RETURN_IF_ERROR(Check(cuda.cuCtxSetCurrent(context_), "entering a context"));
-  VERBENA_RETURN_IF_ERROR(Check(cuda.cuStreamSynchronize(stream_), "work on a GPU"));
+  return Check(cuda.cuStreamSynchronize(stream_), "work on a GPU");
+}
+
+absl::Status Gpu::CopyToHost(void* to, const std::byte* from, size_t bytes) const {
+  const Driver& cuda = Cuda();
+  VERBENA_RETURN_IF_ERROR(Synchronize());
   return Check(cuda.cuMemcpyDtoH_v2(to, reinterpret_cast<unsigned long long>(from), bytes),
                "copying to the host");
 }
 
 absl::Status Gpu::CopyFromHost(std::byte* to, const void* from, size_t bytes) const {
   const Driver& cuda = Cuda();
-  VERBENA_RETURN_IF_ERROR(Check(cuda.cuCtxSetCurrent(context_), "entering a context"));
-  VERBENA_RETURN_IF_ERROR(Check(cuda.cuStreamSynchronize(stream_), "work on a GPU"));
+  VERBENA_RETURN_IF_ERROR(Synchronize());
   VERBENA_RETURN_IF_ERROR(
       Check(cuda.cuMemcpyHtoD_v2(reinterpret_cast<unsigned long long>(to), from, bytes),
             "copying to a GPU"));

@@ -37,6 +37,8 @@ class Gpu {
     std::array<void*, sizeof...(Arguments)> pointers{&arguments...};
     return LaunchOne(kernel, blocks, threads, pointers.data());
   }
+  // Waits for what is queued.
+  absl::Status Synchronize() const;
   // Waits for what is queued, then copies between this GPU's memory and the host's. Block.
   absl::Status CopyToHost(void* to, const std::byte* from, size_t bytes) const;
   absl::Status CopyFromHost(std::byte* to, const void* from, size_t bytes) const;

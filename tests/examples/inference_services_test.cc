@@ -87,6 +87,29 @@ TEST_CASE("the digits are classified by a network that was pulled", "[example]")
   CHECK(result->latencies.size() == kTestImageCount);
 }
 
+TEST_CASE("two servers that share the layers answer as one does", "[example]") {
+  WeightsService weights(OpenOrFail(EXAMPLE_DATA "digits.safetensors"));
+  testing::Loopback weights_loopback(weights);
+  const inference::Weights::Stub stub(weights_loopback.channel());
+  auto last = *ClassifierService::Create(PullAll(stub)->tensors);
+  testing::Loopback last_loopback(*last);
+  auto first = *ClassifierService::Create(PullAll(stub)->tensors, nullptr, last_loopback.channel());
+  testing::Loopback first_loopback(*first);
+  absl::StatusOr<Digits> digits = LoadDigits(EXAMPLE_DATA "digits.csv");
+  REQUIRE(digits.ok());
+  const size_t begin = digits->count() - kTestImageCount;
+  const inference::Classifier::Stub alone(last_loopback.channel()), both(first_loopback.channel());
+  CHECK(Classify(both, *digits, begin)->answers == Classify(alone, *digits, begin)->answers);
+  // What is passed on is checked like what comes from a client.
+  Parcel<inference::ContinueRequest> request;
+  request->set_layer(1);
+  request.Attach(*request->mutable_activations(), *Tensor::Empty(kFloat32, Shape(1, 127)));
+  CHECK_THAT(Text(alone.Continue(request).Get().status()),
+             ContainsSubstring("127 activations, the network takes 128"));
+  request->set_layer(3);
+  CHECK_THAT(Text(alone.Continue(request).Get().status()), ContainsSubstring("layer 3 of 3"));
+}
+
 TEST_CASE("images that do not fit the network are refused", "[example]") {
   WeightsService weights(OpenOrFail(EXAMPLE_DATA "digits.safetensors"));
   testing::Loopback weights_loopback(weights);
