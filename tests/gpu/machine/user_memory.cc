@@ -86,14 +86,14 @@ Buffer Virtual(int gpu, size_t bytes) {
   });
 }
 
+}  // namespace
+
 void CopyNow(int gpu, std::byte* to, const std::byte* from, size_t bytes) {
   UseOn(gpu);
   CUDA_CHECK(Function<Result(Address, Address, size_t)>("cuMemcpy")(At(to), At(from), bytes));
   // Of pageable memory it returns once the driver has the bytes, not once the GPU has.
   CUDA_CHECK(Function<Result(Stream)>("cuStreamSynchronize")(nullptr));
 }
-
-}  // namespace
 
 void UseOn(int gpu) {
   static std::mutex mutex;

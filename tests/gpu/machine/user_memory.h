@@ -21,6 +21,9 @@ struct UserMemory {
 // The primary context of that GPU is current on this thread from now on, as in a user's program.
 void UseOn(int gpu);
 
+// Between any two places that the GPU or the host has. Blocks. Any thread.
+void CopyNow(int gpu, std::byte* to, const std::byte* from, size_t bytes);
+
 // 32-bit words seed, seed + 1, ... at a GPU's or the host's address. Blocks. Any thread.
 void FillAt(Device where, std::byte* to, size_t bytes, uint32_t seed);
 // The first word that is not what FillAt wrote; bytes / 4 when all are.
