@@ -1,5 +1,6 @@
 // Real GPUs: what is found, exported, imported and copied between processes is what was written.
 #include <atomic>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -252,6 +253,79 @@ TEST_CASE("the path of a fetch is what the GPUs are, and another is refused", "[
                                     ", and gdr-read is required");
     }
   }
+}
+
+TEST_CASE("blocks arrive in the rows that a table names, and nowhere else", "[machine]") {
+  Reader reader;
+  for (const uint32_t block_bytes : {16u, 1008u, 1000u, 65536u, 2u << 20}) {
+    constexpr uint32_t kCount = 40;
+    const uint32_t seed = block_bytes + 1, untouched = 77;
+    auto wanted = Of("malloc", uint64_t{block_bytes} * kCount, 0, seed);
+    reader.Get(wanted);
+    ::gpu_test::Blocks blocks;
+    blocks.set_count(kCount);
+    blocks.set_block_bytes(block_bytes);
+    for (int to = -1; to < Gpus(); ++to) {
+      INFO(block_bytes << " bytes to " << to);
+      auto given = reader.stub.GiveBlocks(blocks).Get();
+      REQUIRE(given.ok());
+      const Device where = to < 0 ? Device::Host() : Device::Cuda(to);
+      Tensor table = *Tensor::Empty(kUInt8, Shape(2 * kCount, block_bytes), where);
+      FillAt(where, table.mutable_data(), table.bytes(), untouched);
+      std::vector<int64_t> rows;
+      for (uint32_t i = 0; i < kCount; ++i) rows.push_back(2 * ((i * 7) % kCount) + 1);
+      REQUIRE(given->Fetch((*given)->tensor(), Placement::IntoRows(table, rows)).Get().ok());
+      const uint32_t words = block_bytes / 4;
+      size_t wrong = 0;
+      for (uint32_t i = 0; i < kCount; ++i) {
+        const std::byte* const row = table.data() + static_cast<size_t>(rows[i]) * block_bytes;
+        const uint32_t before = untouched + static_cast<uint32_t>(rows[i] - 1) * words;
+        wrong += FirstWrong(where, row, block_bytes, seed + i * words) != words;
+        wrong += FirstWrong(where, row - block_bytes, block_bytes, before) != words;
+      }
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("small copies of every length are whole", "[machine]") {
+  Reader reader;
+  reader.See(Of("malloc", 4096));  // once it has imported something, a GPU has the kernel
+  auto& device = static_cast<gpu::CudaDevice&>(**memory::FindDevice(Device::Cuda(0)));
+  CHECK(device.copy_kernel().loaded());
+  constexpr size_t kPlace = 4096, kCount = 600;
+  Buffer from = UserMemory::Make("malloc", 0, kPlace * kCount);
+  Buffer to = UserMemory::Make("library", 0, kPlace * kCount);
+  FillAt(from.device(), from.mutable_data(), from.bytes(), 1);
+  FillAt(to.device(), to.mutable_data(), to.bytes(), 0x80000000);
+  std::vector<memory::CopyPiece> pieces;
+  for (size_t i = 0; i < kCount; ++i) {
+    const size_t other = (i * 7) % kCount;
+    pieces.push_back({to.mutable_data() + i * kPlace, from.data() + other * kPlace, i * 5 + 1});
+  }
+  const auto engine = device.MakeCopyEngine();
+  bool done = false;
+  REQUIRE(engine->Copy(1, pieces, {}));
+  while (engine->Poll(
+      SIZE_MAX, [] { return false; }, [&](uint64_t, bool ok) { done = ok; })) {
+  }
+  REQUIRE(done);
+  std::vector<std::byte> source(from.bytes()), seen(to.bytes());
+  CopyNow(0, source.data(), from.data(), source.size());
+  CopyNow(0, seen.data(), to.data(), seen.size());
+  size_t wrong = 0;
+  for (size_t i = 0; i < kCount; ++i) {
+    const size_t bytes = pieces[i].bytes, other = (i * 7) % kCount;
+    wrong += std::memcmp(&seen[i * kPlace], &source[other * kPlace], bytes) != 0;
+    // What lies behind is as it was.
+    std::vector<uint32_t> words(kPlace / 4);
+    for (size_t w = 0; w < words.size(); ++w) {
+      words[w] = 0x80000000 + static_cast<uint32_t>(i * words.size() + w);
+    }
+    const auto* const right = reinterpret_cast<const std::byte*>(words.data());
+    wrong += std::memcmp(&seen[i * kPlace + bytes], right + bytes, kPlace - bytes) != 0;
+  }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("a GPU that is full is said, and the process goes on", "[machine]") {

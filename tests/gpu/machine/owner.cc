@@ -41,6 +41,15 @@ class OwnerService final : public ::gpu_test::Owner::Service {
     reply.Attach(*reply->mutable_tensor(), last_);
     co_return absl::OkStatus();
   }
+  Task<absl::Status> GiveBlocks(ServerContext&, const ::gpu_test::Blocks& blocks,
+                                Parcel<::gpu_test::Given>& reply) override {
+    const size_t begin = last_.byte_offset() + size_t{blocks.first()} * blocks.block_bytes();
+    VERBENA_CO_ASSIGN_OR_RETURN(
+        Tensor tensor, Tensor::Wrap(last_.buffer(), kUInt8,
+                                    Shape(blocks.count(), blocks.block_bytes()), Shape(), begin));
+    reply.Attach(*reply->mutable_tensor(), tensor);
+    co_return absl::OkStatus();
+  }
   absl::Status Take(ServerContext&, const Parcel<::gpu_test::Taken>& request,
                     ::gpu_test::Seen& reply) override {
     const Device to = request->gpu() < 0 ? Device::Host() : Device::Cuda(request->gpu());

@@ -18,6 +18,8 @@
 #include "gpu.verbena.h"
 #include "rpc/base/check.h"
 #include "rpc/gpu/cuda_device.h"
+#include "tests/gpu/machine/goals.h"
+#include "tests/gpu/machine/kv_table.h"
 #include "tests/gpu/machine/owner.h"
 #include "tests/gpu/machine/user_memory.h"
 #include "verbena/gpu.h"
@@ -97,7 +99,10 @@ std::vector<double> RawStreams(size_t bytes, int times) {
 class Table {
  public:
   explicit Table(const char* transport) : owner_({}, transport) {}
-  void Measure(const Way& way, size_t bytes) {
+  struct Times {
+    double first_us = 0, fetch_us = 0, call_us = 0, raw_us = 0;
+  };
+  Times Measure(const Way& way, size_t bytes) {
     ::gpu_test::Wanted wanted;
     wanted.set_memory(way.memory);
     wanted.set_gpu(std::max(way.from, 0));
@@ -130,7 +135,34 @@ class Table {
       const std::vector<double> more = Raw(way, bytes, times);
       raw.insert(raw.end(), more.begin(), more.end());
     }
-    Print(way, bytes, first, Median(ours), Median(calls), Median(raw), path);
+    const Times times{first, Median(ours), Median(calls), Median(raw)};
+    Print(way, bytes, times, path);
+    return times;
+  }
+
+  // The hand-over of a KV cache, beside one copy of as many bytes.
+  void MeasureKvTo(int to, Goals& goals) {
+    ::gpu_test::Wanted wanted;
+    wanted.set_memory("library");
+    wanted.set_bytes(kKvBytes);
+    wanted.set_seed(3);
+    auto given = stub_.Give(wanted, CallOptions().set_wait_for_ready(true)).Get();
+    VERBENA_CHECK(given.ok(), given.status().ToString());
+    const KvTimes kv = MeasureKv(stub_, to, wanted.seed());
+    const double raw = Median(Raw({"a KV cache, contiguous", "library", 0, to}, kKvBytes, 10));
+    char row[200];
+    std::snprintf(
+        row, sizeof row,
+        "KV cache, 64 layers x 256 blocks of 64 KiB, to cuda:%d: %.0f us, %.0f GB/s; raw, "
+        "contiguous: %.0f us; a fetch for each block: %.0f us",
+        to, kv.together_us, static_cast<double>(kKvBytes) / kv.together_us / 1e3, raw,
+        kv.one_by_one_us);
+    std::printf("%s\n", row);
+    std::fflush(stdout);
+    rows_.push_back(row);
+    const std::string name = absl::StrCat("KV hand-over to cuda:", to);
+    goals.AtLeast(name + ", of one contiguous raw copy", 0.7, raw / kv.together_us);
+    goals.AtLeast(name + ", times a fetch for each block", 5, kv.one_by_one_us / kv.together_us);
   }
 
   static void Header() {
@@ -171,13 +203,12 @@ class Table {
     return mapping->base;
   }
 
-  void Print(const Way& way, size_t bytes, double first, double ours, double call, double raw,
-             Path path) {
+  void Print(const Way& way, size_t bytes, const Times& times, Path path) {
     char row[200];
     std::snprintf(row, sizeof row, "%-30s %8s %10.1f %10.2f %10.2f %10.2f %9.1f %6.2f  %s",
-                  way.name, Size(bytes).c_str(), first, ours, call, raw,
-                  static_cast<double>(bytes) / ours / 1e3, raw / ours,
-                  std::string(PathName(path)).c_str());
+                  way.name, Size(bytes).c_str(), times.first_us, times.fetch_us, times.call_us,
+                  times.raw_us, static_cast<double>(bytes) / times.fetch_us / 1e3,
+                  times.raw_us / times.fetch_us, std::string(PathName(path)).c_str());
     std::printf("%s\n", row);
     std::fflush(stdout);
     rows_.push_back(row);
@@ -193,14 +224,36 @@ class Table {
 
 }  // namespace
 
-int TableMain(const std::string& part) {
-  if (absl::Status s = UseGpus(); !s.ok()) {
-    std::printf("no table: %s\n", s.ToString().c_str());
-    return 77;
+namespace {
+
+constexpr size_t kMiB = 1 << 20, kGiB = 1 << 30;
+
+// Of a raw copy; 0: nothing is asked for.
+double GoalOf(const Way& way, size_t bytes) {
+  if (way.from < 0) return 0;
+  if (std::string(way.transport) == "tcp") return way.to >= 0 && bytes == kGiB ? 0.90 : 0;
+  if (way.to >= 0 && way.from != way.to) {
+    return bytes == kGiB ? 0.97 : bytes == 16 * kMiB ? 0.90 : bytes == 2 * kMiB ? 0.75 : 0;
   }
-  int gpus = 0;
-  (*gpu::LoadDriver())->cuDeviceGetCount(&gpus);
-  constexpr size_t kMiB = 1 << 20, kGiB = 1 << 30;
+  return bytes == (way.to >= 0 ? kGiB : 256 * kMiB) ? 0.95 : 0;
+}
+
+void MeasureAll(Table& table, const Way& way, absl::Span<const size_t> sizes, Goals& goals) {
+  const bool tcp = std::string(way.transport) == "tcp";
+  for (const size_t bytes : sizes) {
+    const Table::Times times = table.Measure(way, bytes);
+    const std::string what = absl::StrCat(way.name, ", ", Size(bytes));
+    if (const double goal = GoalOf(way, bytes); goal != 0) {
+      goals.AtLeast(what + (tcp ? ", of a socket alone" : ", of a raw copy"), goal,
+                    times.raw_us / times.fetch_us);
+    }
+    if (bytes == 4096 && way.from >= 0 && way.to >= 0 && way.from != way.to) {
+      goals.AtMost(what + ", call and fetch, us above a raw copy", 6, times.call_us - times.raw_us);
+    }
+  }
+}
+
+std::vector<std::pair<Way, std::vector<size_t>>> AllRows(int gpus) {
   const std::vector<size_t> all = {4096, 256 << 10, 2 * kMiB, 16 * kMiB, 128 * kMiB, kGiB};
   const std::vector<size_t> host = {4096, 2 * kMiB, 16 * kMiB, 256 * kMiB};
   const std::vector<size_t> stream = {256 << 10, 16 * kMiB, kGiB};
@@ -217,17 +270,37 @@ int TableMain(const std::string& part) {
   rows.push_back({{"tcp, GPU to GPU", "library", 0, gpus - 1, "tcp"}, stream});
   rows.push_back({{"tcp, GPU to host", "library", 0, -1, "tcp"}, {kGiB}});
   rows.push_back({{"tcp, host to GPU", "host", -1, 0, "tcp"}, {kGiB}});
+  return rows;
+}
+
+}  // namespace
+
+int TableMain(const std::string& part) {
+  if (absl::Status s = UseGpus(); !s.ok()) {
+    std::printf("no table: %s\n", s.ToString().c_str());
+    return 77;
+  }
+  int gpus = 0;
+  (*gpu::LoadDriver())->cuDeviceGetCount(&gpus);
   std::map<std::string, std::unique_ptr<Table>> tables;
+  const auto table_of = [&](const char* transport) -> Table& {
+    std::unique_ptr<Table>& table = tables[transport];
+    if (table == nullptr) table = std::make_unique<Table>(transport);
+    return *table;
+  };
+  Goals goals;
   Table::Header();
-  for (const auto& [way, sizes] : rows) {
+  for (const auto& [way, sizes] : AllRows(gpus)) {
     if (std::string(way.name).find(part) == std::string::npos) continue;
-    std::unique_ptr<Table>& table = tables[way.transport];
-    if (table == nullptr) table = std::make_unique<Table>(way.transport);
-    for (const size_t bytes : sizes) table->Measure(way, bytes);
+    MeasureAll(table_of(way.transport), way, sizes, goals);
+  }
+  if (std::string("KV cache").find(part) != std::string::npos) {
+    table_of("shm").MeasureKvTo(gpus - 1, goals);
   }
   std::printf("\n");
   Table::Header();
   for (const auto& [transport, table] : tables) table->Finish();
+  goals.Print();
   return 0;
 }
 
