@@ -14,6 +14,9 @@ absl::Status Ask(const kv::Decode::Stub& stub, uint32_t seed, uint32_t blocks) {
   prompt.set_seed(seed);
   prompt.set_blocks(blocks);
   VERBENA_ASSIGN_OR_RETURN(kv::Generated done, stub.Generate(prompt).Get());
+  kv::CheckRequest check;
+  check.set_sequence(done.sequence());
+  VERBENA_RETURN_IF_ERROR(stub.Check(check).Get().status());
   std::printf(
       "prompt %u: %.1f MiB of keys and values in %.2f ms by %s, all bytes right; %u layers were in "
       "place before the last was computed\n",

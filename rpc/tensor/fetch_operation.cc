@@ -117,6 +117,7 @@ void FetchOperation::Launch() {
       Transfer& transfer = transfers_.emplace_back(this);
       transfer.entry = part.entry;
       transfer.offset = part.offset;
+      transfer.pieces.reserve(part.pieces.size());
       for (const FetchPlan::Piece& piece : part.pieces) {
         transfer.pieces.push_back(
             {part.device, piece.to, piece.bytes, plan_.order, plan_.require_path});

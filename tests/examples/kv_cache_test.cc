@@ -27,7 +27,14 @@ struct HandOver {
     kv::Prompt prompt;
     prompt.set_seed(seed);
     prompt.set_blocks(blocks);
-    return kv::Decode::Stub(Channel::Create(decode_server->address())).Generate(prompt).Get();
+    const kv::Decode::Stub stub(Channel::Create(decode_server->address()));
+    VERBENA_ASSIGN_OR_RETURN(kv::Generated generated, stub.Generate(prompt).Get());
+    CHECK(decode_pages->free() == kPages - blocks);
+    kv::CheckRequest check;
+    check.set_sequence(generated.sequence());
+    VERBENA_RETURN_IF_ERROR(stub.Check(check).Get().status());
+    CHECK(absl::IsNotFound(stub.Check(check).Get().status()));
+    return generated;
   }
   const Place place;
   const std::unique_ptr<Pages> prefill_pages =

@@ -34,8 +34,7 @@ struct HandOver {
   }
 
   // All layers are asked for, as a decode server does while they are computed.
-  template <class PullLayer>
-  void Run(const PullLayer& pull) {
+  std::deque<Call<Parcel<::gpu_test::Given>>> AskForAll() const {
     std::deque<Call<Parcel<::gpu_test::Given>>> asked;
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       ::gpu_test::Blocks blocks;
@@ -44,43 +43,45 @@ struct HandOver {
       blocks.set_block_bytes(kBlockBytes);
       asked.push_back(owner.GiveBlocks(blocks));
     }
-    for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      auto reply = asked.front().Get();
-      VERBENA_CHECK(reply.ok(), reply.status().ToString());
-      asked.pop_front();
-      pull(layer, *std::move(reply));
+    return asked;
+  }
+
+  Task<void> Together() const {
+    auto asked = AskForAll();
+    std::deque<std::pair<Parcel<::gpu_test::Given>, Call<Tensor>>> pulls;
+    for (uint32_t layer = 0; layer < kLayers || !pulls.empty(); ++layer) {
+      if (layer < kLayers) {
+        auto given = co_await asked.front();
+        VERBENA_CHECK(given.ok(), given.status().ToString());
+        asked.pop_front();
+        const Placement rows = Placement::IntoRows(pages, TableOf(layer));
+        auto fetch = given->Fetch((*given)->tensor(), rows);
+        pulls.emplace_back(*std::move(given), std::move(fetch));
+        if (pulls.size() < kPulls && layer + 1 < kLayers) continue;
+      }
+      const auto tensor = co_await pulls.front().second;
+      VERBENA_CHECK(tensor.ok(), tensor.status().ToString());
+      pulls.pop_front();
     }
   }
 
-  void Together() {
-    std::deque<std::pair<Parcel<::gpu_test::Given>, Call<Tensor>>> pulls;
-    const auto end_one = [&] {
-      const auto tensor = pulls.front().second.Get();
-      VERBENA_CHECK(tensor.ok(), tensor.status().ToString());
-      pulls.pop_front();
-    };
-    Run([&](uint32_t layer, Parcel<::gpu_test::Given> given) {
-      auto fetch = given.Fetch(given->tensor(), Placement::IntoRows(pages, TableOf(layer)));
-      pulls.emplace_back(std::move(given), std::move(fetch));
-      if (pulls.size() == kPulls) end_one();
-    });
-    while (!pulls.empty()) end_one();
-  }
-
-  void OneByOne() {
-    Run([&](uint32_t layer, Parcel<::gpu_test::Given> given) {
+  Task<void> OneByOne() {
+    auto asked = AskForAll();
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      auto given = co_await asked.front();
+      VERBENA_CHECK(given.ok(), given.status().ToString());
+      asked.pop_front();
       std::vector<Call<Tensor>> fetches;
       for (uint32_t i = 0; i < kBlocks; ++i) {
         const int64_t row = table[layer * kBlocks + i];
-        const Tensor place = *pages.Slice(TensorSlice(row, row + 1));
-        fetches.push_back(
-            given.Fetch(given->tensor(), TensorSlice(i, i + 1), Placement::Into(place)));
+        const Placement place = Placement::Into(*pages.Slice(TensorSlice(row, row + 1)));
+        fetches.push_back(given->Fetch((*given)->tensor(), TensorSlice(i, i + 1), place));
       }
       for (Call<Tensor>& fetch : fetches) {
-        const auto tensor = fetch.Get();
+        const auto tensor = co_await fetch;
         VERBENA_CHECK(tensor.ok(), tensor.status().ToString());
       }
-    });
+    }
   }
 
   // Every byte of every page, and spoils them for the next.
@@ -126,11 +127,11 @@ double MedianMicroseconds(int times, const Work& work) {
 KvTimes MeasureKv(const ::gpu_test::Owner::Stub& owner, int to, uint32_t seed) {
   HandOver hand_over(owner, to);
   KvTimes times;
-  hand_over.Together();  // opens the owner's memory
+  Run(hand_over.Together());  // opens the owner's memory
   hand_over.See(seed);
-  times.together_us = MedianMicroseconds(kTimes, [&] { hand_over.Together(); });
+  times.together_us = MedianMicroseconds(kTimes, [&] { Run(hand_over.Together()); });
   hand_over.See(seed);
-  times.one_by_one_us = MedianMicroseconds(3, [&] { hand_over.OneByOne(); });
+  times.one_by_one_us = MedianMicroseconds(3, [&] { Run(hand_over.OneByOne()); });
   hand_over.See(seed);
   return times;
 }
