@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "rpc/base/check.h"
+#include "rpc/base/slowdown.h"
 #include "tests/contract/plain_device.h"
 
 namespace verbena::contract {
@@ -119,7 +120,7 @@ void Pair::PollOnce() {
 }
 
 bool Pair::Until(absl::FunctionRef<bool()> done) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10) * kSlowdown;
   while (!done()) {
     if (std::chrono::steady_clock::now() > end) return done();
     for (int i = 0; i < 16; ++i) PollOnce();

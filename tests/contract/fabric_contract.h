@@ -94,7 +94,7 @@ class Pair {
   // always exist.
   void OpenLane(LinkId link, uint8_t index, fabric::Fabric& reader, uint32_t generation = 1);
 
-  // Polls both ends until `done`, for 10 s at most. Returns done().
+  // Polls both ends until `done`, for 10 s x kSlowdown at most. Returns done().
   bool Until(absl::FunctionRef<bool()> done);
   // Polls both ends for so long.
   void Settle(std::chrono::milliseconds time = std::chrono::milliseconds(20));

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "rpc/base/check.h"
+#include "rpc/base/slowdown.h"
 #include "rpc/fabric/verbs/offer.h"
 #include "tests/fabric/verbs_rig.h"
 
@@ -130,7 +131,7 @@ bool RawPeer::Poll(ibv_wc& completion) {
 }
 
 ibv_wc_status RawPeer::Next(contract::Pair* pair) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10) * kSlowdown;
   ibv_wc completion = {};
   while (!Poll(completion)) {
     REQUIRE(std::chrono::steady_clock::now() < end);

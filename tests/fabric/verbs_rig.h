@@ -103,7 +103,8 @@ class RawPeer {
   // At most three that are not inline (64 bytes) may be under way.
   void PostFrame(uint32_t bytes, int length_said, bool immediate = false, uint32_t word = 0);
   void PostRead(ibv_qp* qp, uint64_t address, uint32_t rkey, size_t offset, size_t bytes);
-  // The next completion of something posted. Fails when none comes in 10 s, polling `pair`.
+  // The next completion of something posted. Fails when none comes in 10 s x kSlowdown, polling
+  // `pair`.
   ibv_wc_status Next(contract::Pair* pair = nullptr);
   // The same without waiting: those there are.
   std::vector<ibv_wc_status> Those();
