@@ -37,12 +37,14 @@ Side Perftest(const std::string& test, std::optional<double> must = {}) {
   return side;
 }
 
-// ib_read_bw with READs of the size of ours, and with larger ones; the better one counts.
+// The ib_read_bw that counts is the one whose memory no cache holds, like ours: soft-RoCE does not
+// finish one message of 64 MiB. One that reads the same few pages again and again is shown beside.
 void AddReads(Row& row, double must) {
-  for (const uint64_t kib : {256, 1024}) {
-    Side side = Perftest("ib_read_bw", must);
-    side.params["message_bytes"] = absl::StrCat(kib << 10);
-    absl::StrAppend(&side.variant, " ", kib, " KiB");
+  for (const uint64_t mib : {16, 1}) {
+    const bool counts = mib == 16;
+    Side side = Perftest("ib_read_bw", counts ? std::optional(must) : std::nullopt);
+    side.params["message_bytes"] = absl::StrCat(mib * kMiB);
+    absl::StrAppend(&side.variant, " ", mib, " MiB");
     row.peers.push_back(side);
   }
 }

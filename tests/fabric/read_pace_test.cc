@@ -39,7 +39,7 @@ TEST_CASE("READs ahead follow the NIC's speed, and frames", "[verbs][pace]") {
   // However slow, some; however fast, not more than the limit.
   Run(pace, now_ns, 20, 70'000, true);
   CHECK(pace.budget() == ReadPace::kBudgetMin);
-  CHECK(pace.work_bytes() == ReadPace::kBudgetMin / 2);
+  CHECK(pace.work_bytes() == ReadPace::kBudgetMin);
   Run(pace, now_ns, 1, 40'000'000, true);
   CHECK(pace.budget() == limits::kVerbsReadBytesMax);
 }
