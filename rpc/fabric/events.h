@@ -31,6 +31,11 @@ class Events {
     event.error = error;
     event.path = path;
   }
+  void ReadOrdered(ReadSlot slot, Path path) {
+    Event& event = Add(Kind::kReadOrdered);
+    event.read = slot;
+    event.path = path;
+  }
   void LaneDown(LinkId link, Lane lane) {
     Event& event = Add(Kind::kLaneDown);
     event.link = link;
@@ -50,7 +55,15 @@ class Events {
   }
 
  private:
-  enum class Kind : uint8_t { kSendable, kLeased, kRevoked, kReadDone, kLaneDown, kLinkDown };
+  enum class Kind : uint8_t {
+    kSendable,
+    kLeased,
+    kRevoked,
+    kReadDone,
+    kReadOrdered,
+    kLaneDown,
+    kLinkDown
+  };
   struct Event {
     Kind kind = Kind::kSendable;
     Error error = Error::kOk;
@@ -82,6 +95,9 @@ class Events {
       case Kind::kReadDone:
         if (event.path != Path::kNone) sink.OnReadPath(event.read, event.path);
         return sink.OnReadDone(event.read, event.error);
+      case Kind::kReadOrdered:
+        sink.OnReadPath(event.read, event.path);
+        return sink.OnReadOrdered(event.read);
       case Kind::kLaneDown:
         return sink.OnLaneDown(event.link, event.lane, event.error);
       case Kind::kLinkDown: {

@@ -92,6 +92,15 @@ bool CudaCopyEngine::Copy(uint64_t tag, absl::Span<const memory::CopyPiece> piec
   return true;
 }
 
+bool CudaCopyEngine::Ordered(uint64_t tag) const {
+  for (uint64_t i = first_; i != last_; ++i) {
+    const Queued& entry = ring_[i % limits::kCopiesInFlightMax];
+    if (entry.tag != tag) continue;
+    return entry.issued && entry.ok && !broken_ && entry.order.stream != nullptr;
+  }
+  return false;
+}
+
 bool CudaCopyEngine::Reached(uint32_t sequence) const {
   if (word_ == nullptr) return true;
   const uint32_t word = std::atomic_ref<uint32_t>(*word_).load(std::memory_order_acquire);

@@ -34,6 +34,7 @@ class CudaCopyEngine final : public memory::CopyEngine {
             memory::StreamOrder order) override;
   bool Poll(size_t budget_bytes, absl::FunctionRef<bool()> yield,
             absl::FunctionRef<void(uint64_t tag, bool ok)> done) override;
+  bool Ordered(uint64_t tag) const override;
 
  private:
   struct Queued {

@@ -87,4 +87,11 @@ absl::StatusOr<std::vector<RegionRef>> DeviceRegions(Device& device, const std::
   return regions;
 }
 
+bool StillThere(const Region& region) {
+  if (region.device().host_accessible() || region.kind() != RegionKind::kForeign) return true;
+  const absl::StatusOr<std::vector<Extent>> now = region.device().Describe(region.base(), 1);
+  return now.ok() && now->front().base == region.base() &&
+         now->front().buffer_id == region.buffer_id();
+}
+
 }  // namespace verbena::memory

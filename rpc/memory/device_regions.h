@@ -20,4 +20,8 @@ inline constexpr size_t kDeviceRegionsMax = 1024;
 absl::StatusOr<std::vector<RegionRef>> DeviceRegions(Device& device, const std::byte* data,
                                                      size_t bytes);
 
+// Whether memory that a user allocated is what it was when the region was made: neither freed, nor
+// freed and allocated again. Of other memory that is so. A microsecond. Any thread.
+bool StillThere(const Region& region);
+
 }  // namespace verbena::memory

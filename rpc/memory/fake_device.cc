@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -87,6 +88,11 @@ class FakeCopyEngine final : public CopyEngine {
     });
     return left || !queued_.empty();
   }
+  bool Ordered(uint64_t tag) const override {
+    return std::any_of(queued_.begin(), queued_.end(), [tag](const Queued& queued) {
+      return queued.tag == tag && queued.stream != nullptr;
+    });
+  }
 
  private:
   struct Queued {
@@ -95,7 +101,7 @@ class FakeCopyEngine final : public CopyEngine {
     FakeStream* stream = nullptr;
     FakeStream::Flag begin, end;
   };
-  struct Ordered {
+  struct Begun {
     FakeStream* stream;
     FakeStream::Flag end;
   };
@@ -112,8 +118,8 @@ class FakeCopyEngine final : public CopyEngine {
   static constexpr int kFakesMax = 64;  // that a test installs
   FakeDevice& device_;
   HostCopyEngine host_;
-  std::deque<Queued> queued_;    // not begun
-  std::deque<Ordered> streams_;  // of those that have
+  std::deque<Queued> queued_;  // not begun
+  std::deque<Begun> streams_;  // of those that have
 };
 
 }  // namespace
@@ -199,6 +205,7 @@ absl::StatusOr<Export> FakeDevice::ExportTo(const Extent& extent, ExportWay way)
   if (it == memories_.end() || it->second.buffer_id != extent.buffer_id) {
     return absl::NotFoundError("no such extent on the fake device");
   }
+  if (!no_exports_.ok()) return no_exports_;
   Export e;
   e.bytes = it->second.bytes;
   e.buffer_id = it->second.buffer_id;
@@ -219,6 +226,15 @@ absl::StatusOr<Mapping> FakeDevice::Import(Export from_peer) {
   if (!usable) {
     if (from_peer.fd >= 0) close(from_peer.fd);
     return absl::FailedPreconditionError("fake device: not a sealed memfd that holds the extent");
+  }
+  absl::Status refused;
+  {
+    absl::MutexLock lock(&mutex_);
+    refused = no_imports_;
+  }
+  if (!refused.ok()) {
+    close(from_peer.fd);
+    return refused;
   }
   absl::StatusOr<std::byte*> base =
       Map(from_peer.fd, from_peer.offset, from_peer.bytes, false, NextBufferId());
@@ -248,6 +264,16 @@ Path FakeDevice::PathOf(const CopyPiece& piece, Path mapped) const {
   const bool devices = self.Alias(piece.to, piece.bytes) != piece.to &&
                        self.Alias(piece.from, piece.bytes) != piece.from;
   return devices ? mapped : Path::kDeviceCopy;
+}
+
+void FakeDevice::RefuseExports(const absl::Status& why) {
+  absl::MutexLock lock(&mutex_);
+  no_exports_ = why;
+}
+
+void FakeDevice::RefuseImports(const absl::Status& why) {
+  absl::MutexLock lock(&mutex_);
+  no_imports_ = why;
 }
 
 void FakeDevice::Break(const absl::Status& why) {

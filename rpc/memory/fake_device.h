@@ -50,6 +50,10 @@ class FakeDevice final : public Device {
   // For tests: from now on only so many copies of the device's engines begin, until it is called
   // again; negative: all. Any thread.
   void LetCopies(int64_t count) { copies_.store(count); }
+  // For tests: from now on its memory is not exported, or what peers exported is not imported. OK:
+  // it is again. Any thread.
+  void RefuseExports(const absl::Status& why);
+  void RefuseImports(const absl::Status& why);
   // Copies of the device's engines that have not begun. Any thread.
   int64_t waiting() const { return waiting_.load(); }
   void CountWaiting(int64_t more) { waiting_.fetch_add(more); }
@@ -87,6 +91,7 @@ class FakeDevice final : public Device {
   std::atomic<int64_t> waiting_{0};
   mutable absl::Mutex mutex_;
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
+  absl::Status no_exports_ ABSL_GUARDED_BY(mutex_), no_imports_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, Memory> memories_ ABSL_GUARDED_BY(mutex_);  // by user-visible address
 };
 

@@ -29,6 +29,8 @@ class Recorder final : public fabric::EventSink {
   void OnLeased(LeaseSlot slot, Error error, const fabric::RemoteKey& key) override;
   void OnRevoked(LeaseSlot slot) override { ++revoked[slot.word()]; }
   void OnReadDone(ReadSlot slot, Error error) override;
+  void OnReadPath(ReadSlot slot, Path path) override { paths[slot.word()] = path; }
+  void OnReadOrdered(ReadSlot slot) override { ++ordered[slot.word()]; }
   void OnLaneDown(LinkId link, Lane lane, Error cause) override;
   void OnLinkDown(LinkId link, const absl::Status& cause) override;
 
@@ -41,6 +43,8 @@ class Recorder final : public fabric::EventSink {
   std::map<uint64_t, std::vector<Leased>> leased;
   std::map<uint64_t, int> revoked;
   std::map<uint64_t, std::vector<Error>> reads;
+  std::map<uint64_t, Path> paths;
+  std::map<uint64_t, int> ordered;
   std::map<LinkId, std::vector<Lane>> lanes_down;
   std::map<LinkId, std::vector<absl::Status>> down;
   int after_down = 0;  // events of a link after its LinkDown

@@ -8,6 +8,7 @@
 #include "tests/contract/fabric_contract.h"
 #include "tests/contract/setup_thread.h"
 #include "tests/fabric/fake_region.h"
+#include "tests/fabric/shm_subject.h"
 
 namespace verbena::contract {
 namespace {
@@ -15,22 +16,6 @@ namespace {
 constexpr LinkId kLink{1};
 constexpr Lane kReader{0, LaneRole::kReader, 1};
 constexpr Lane kOwner{0, LaneRole::kOwner, 1};
-
-Subject Made() {
-  Subject subject;
-  subject.name = "shm";
-  subject.one_host = true;
-  subject.make = [](auto& client, auto& server, std::shared_ptr<void>& keep) {
-    auto setup = std::make_shared<SetupThread>();
-    fabric::FabricOptions options;
-    options.host = &memory::HostDevice();
-    options.post_setup = [&thread = *setup](SetupThread::Job job) { thread.Post(std::move(job)); };
-    client = std::move(fabric::MakeFabrics(options)[0]);
-    server = std::move(fabric::MakeFabrics(options)[0]);
-    keep = setup;
-  };
-  return subject;
-}
 
 Error ReadInto(Pair& pair, ReadSlot slot, const fabric::RemoteKey& key, uint64_t offset,
                const fabric::LocalPiece& piece) {
@@ -46,7 +31,7 @@ TEST_CASE("a peer's device memory is mapped for each device that copies from it"
   memory::FakeDevice& second = memory::FakeDevice::Install(2);
   const size_t live = owner.live() + first.live() + second.live();
   {
-    const Subject subject = Made();
+    const Subject subject = ShmSubject();
     Pair pair(subject);
     pair.Connect(kLink);
     constexpr size_t kBytes = 5 << 12;
@@ -80,7 +65,7 @@ TEST_CASE("a peer's device memory is mapped for each device that copies from it"
 TEST_CASE("device memory that cannot be exported is not leased, and the link lives",
           "[shm][device]") {
   memory::FakeDevice& fake = memory::FakeDevice::Install(0);
-  const Subject subject = Made();
+  const Subject subject = ShmSubject();
   Pair pair(subject);
   pair.Connect(kLink);
   auto good = MakeFake(fake, 4096);
@@ -107,7 +92,7 @@ TEST_CASE("shm comes first of the fabrics that a process has", "[shm][available]
 }
 
 TEST_CASE("a block of the pools is read from its slab", "[shm][device]") {
-  const Subject subject = Made();
+  const Subject subject = ShmSubject();
   Pair pair(subject);
   pair.Connect(kLink);
   const size_t bytes = 20 << 20;  // more than a chunk
@@ -132,7 +117,7 @@ TEST_CASE("device memory is read to the host, from it, and between devices", "[s
   memory::FakeDevice& fake = memory::FakeDevice::Install(0);
   const size_t live = fake.live();
   {
-    const Subject subject = Made();
+    const Subject subject = ShmSubject();
     Pair pair(subject);
     pair.Connect(kLink);
     const size_t bytes = 3 << 16;

@@ -11,13 +11,14 @@
 namespace verbena::fabric::shm {
 
 struct JobResult {
-  enum class Kind : uint8_t { kExported, kImported, kWithdrawn };
+  enum class Kind : uint8_t { kExported, kImported, kWithdrawn, kMadeStages };
   Kind kind = Kind::kExported;
   LinkId link = LinkId::kNone;
   uint64_t link_serial = 0;  // link numbers are used again, these are not
   uint64_t buffer = 0;       // kExported, kWithdrawn
   absl::Status status;
-  Taken taken;  // kImported
+  Taken taken;                           // kImported
+  std::shared_ptr<memory::Block> block;  // kMadeStages; null: there is no memory
 };
 
 class Inbox {

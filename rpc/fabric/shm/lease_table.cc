@@ -1,5 +1,7 @@
 #include "rpc/fabric/shm/lease_table.h"
 
+#include <algorithm>
+
 namespace verbena::fabric::shm {
 namespace {
 
@@ -56,6 +58,22 @@ LeaseView CheckLease(const LeaseEntry* entries, const RemoteKey& key, uint64_t o
 bool LeaseStillLive(const LeaseEntry* entries, const RemoteKey& key) {
   std::atomic_thread_fence(std::memory_order_acquire);
   return entries[key.words[1]].word.load(std::memory_order_relaxed) == key.words[0];
+}
+
+bool IsHeld(const Hold* holds, uint32_t entry, uint64_t word) {
+  for (uint32_t i = 0; i < kHolds; ++i) {
+    if (holds[i].word.load(std::memory_order_acquire) == word &&
+        holds[i].entry.load(std::memory_order_relaxed) == entry) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool AnyHeld(const Hold* holds) {
+  return std::any_of(holds, holds + kHolds, [](const Hold& hold) {
+    return hold.word.load(std::memory_order_acquire) != 0;
+  });
 }
 
 }  // namespace verbena::fabric::shm

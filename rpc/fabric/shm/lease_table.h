@@ -1,8 +1,9 @@
 #pragma once
 // The leases of one end of a link, as words in its own segment. A READ takes no hold: the reader
 // checks the word, copies, checks again; so a revocation is complete with one store of the owner,
-// and a stopped reader harms nobody. Whole slabs are mapped by the peer: the bounds here bind an
-// honest reader only (traits().bounds_enforced is false).
+// and a stopped reader harms nobody. Only a copy that stands in a stream of the reader's has one,
+// in the reader's segment (segment.h, Hold), and a revocation waits for it. Whole slabs are mapped
+// by the peer: the bounds here bind an honest reader only (traits().bounds_enforced is false).
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,8 @@
 namespace verbena::fabric::shm {
 
 inline constexpr uint32_t kNoEntry = ~0u;
+// The buffer of a lease that nobody can map: its owner copies what is READ of it to stages.
+inline constexpr uint64_t kStagedBuffer = ~uint64_t{0};
 
 // RemoteKey::words: the lease's word; its index in the table; its buffer; its start.
 class LeaseOwner {
@@ -42,5 +45,8 @@ LeaseView CheckLease(const LeaseEntry* entries, const RemoteKey& key, uint64_t o
                      uint64_t bytes);
 // After the copy: whether the lease was live all the time.
 bool LeaseStillLive(const LeaseEntry* entries, const RemoteKey& key);
+// The owner's, after Revoke: whether its peer's desk holds the lease.
+bool IsHeld(const Hold* holds, uint32_t entry, uint64_t word);
+bool AnyHeld(const Hold* holds);
 
 }  // namespace verbena::fabric::shm

@@ -2,6 +2,7 @@
 // shm::Link: one end of a link over shared memory: two segments, a bell, a side channel, leases and
 // what the peer exported. Set-up happens on the setup thread; from Start on, all but `channel` is
 // the reactor's.
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "rpc/fabric/shm/ring.h"
 #include "rpc/fabric/shm/segment.h"
 #include "rpc/fabric/shm/side_channel.h"
+#include "rpc/fabric/shm/stage_server.h"
 
 namespace verbena::fabric::shm {
 
@@ -23,6 +25,18 @@ struct PendingLease {
   memory::RegionRef region;
   const std::byte* data = nullptr;
   size_t bytes = 0;
+};
+
+// A stage of the peer's that READs of this side asked for.
+struct AskedStage {
+  // kAbandoned: its READ has ended, and its answer has not come.
+  enum class State : uint8_t { kFree, kAsked, kCopying, kAbandoned };
+  State state = State::kFree;
+  uint32_t transfer = 0;
+  uint64_t sequence = 0;
+  uint64_t offset = 0;  // within the READ
+  size_t bytes = 0;
+  uint32_t copies = 0;  // out of it, under way
 };
 
 struct Link {
@@ -55,6 +69,12 @@ struct Link {
   absl::Status cause;
 
   std::vector<uint64_t> exported;  // buffers that the peer has, sorted
+  std::vector<uint64_t> staged;    // buffers that it cannot be given
+  bool lends = false;              // device memory was leased to the peer
+  std::unique_ptr<ServedStages> served;
+  std::array<AskedStage, kStages> stages;
+  uint64_t stage_sequence = 0;
+  std::vector<uint64_t> unmapped;  // the peer's device memory that cannot be mapped here
   std::vector<PendingLease> pending_leases;
   std::vector<Import> imports;
   bool importing = false;     // a job takes what came on the side channel

@@ -26,7 +26,7 @@ struct OfferBlob {
   Nonce nonce{};  // the one in the segment's control page
 
   static constexpr uint32_t kMagic = 0x4d485356;  // "VSHM"
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 };
 
 std::string Encode(const OfferBlob& offer);

@@ -3,7 +3,8 @@
 // it sends, its control lines, the table of what it leases. The peer maps it read-only, and
 // F_SEAL_FUTURE_WRITE keeps it so; so nothing that a peer does can change what this side wrote.
 //
-//   file: [ring 16 KiB][control 256 B][leases]      mapping: [ring][ring again][control][leases]
+//   file: [ring 16 KiB][control 256 B][desk][leases]
+//   mapping: [ring][ring again][control][desk][leases]
 //
 // The ring is mapped twice in a row, so that a frame that wraps is one range. Pages of the table
 // that hold no lease are never touched and take no memory. A mapping of a sealed memfd cannot
@@ -36,6 +37,36 @@ struct Control {
 };
 static_assert(sizeof(Control) == 256);
 
+// READs of memory that the reader cannot map: it asks for ranges, which the owner copies to stages
+// that both map (stage_server.h). And the holds of copies that wait for a stream of the reader's.
+// What a slot says is written before its sequence, or its word.
+inline constexpr uint32_t kStages = 8;
+inline constexpr uint32_t kHolds = 32;
+struct alignas(64) StageRequest {
+  std::atomic<uint64_t> sequence;  // counts up; the slot's last answer is done with
+  std::atomic<uint64_t> word;      // of the lease, and where it stands in the owner's table
+  std::atomic<uint64_t> entry;
+  std::atomic<uint64_t> offset;  // in the lease
+  std::atomic<uint64_t> bytes;
+};
+struct alignas(64) StageAnswer {
+  std::atomic<uint64_t> sequence;  // of the request
+  std::atomic<uint64_t> error;     // verbena::Error
+  std::atomic<uint64_t> buffer;    // what was exported, and where in it the bytes lie
+  std::atomic<uint64_t> start;
+};
+struct Hold {
+  std::atomic<uint64_t> word;  // of the peer's lease; 0 = none
+  std::atomic<uint64_t> entry;
+};
+struct Desk {
+  alignas(64) std::atomic<uint64_t> asked;  // requests, ever
+  std::atomic<uint64_t> finished;           // of them, those whose bytes nobody needs any more
+  StageRequest requests[kStages];
+  StageAnswer answers[kStages];  // to the peer's requests
+  Hold holds[kHolds];
+};
+
 // One lease. word: generation:40 | revoked:1 | holds:23. The others do not change while the word
 // says that it is live.
 struct LeaseEntry {
@@ -44,7 +75,8 @@ struct LeaseEntry {
   std::atomic<uint64_t> bytes;
   std::atomic<uint64_t> buffer;  // what was exported; 0 = by address
 };
-inline constexpr uint32_t kLeasesMax = (kTableBytes - sizeof(Control)) / sizeof(LeaseEntry);
+inline constexpr uint32_t kLeasesMax =
+    (kTableBytes - sizeof(Control) - sizeof(Desk)) / sizeof(LeaseEntry);
 
 class Segment {
  public:
@@ -69,8 +101,9 @@ class Segment {
 
   std::byte* ring() const { return base_; }
   Control& control() const { return *reinterpret_cast<Control*>(base_ + 2 * kRingBytes); }
+  Desk& desk() const { return *reinterpret_cast<Desk*>(base_ + 2 * kRingBytes + sizeof(Control)); }
   LeaseEntry* leases() const {
-    return reinterpret_cast<LeaseEntry*>(base_ + 2 * kRingBytes + sizeof(Control));
+    return reinterpret_cast<LeaseEntry*>(base_ + 2 * kRingBytes + sizeof(Control) + sizeof(Desk));
   }
 
  private:

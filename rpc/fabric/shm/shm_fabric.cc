@@ -33,7 +33,8 @@ ShmFabric::ShmFabric(const ShmOptions& options)
     : options_(options),
       inbox_(std::make_shared<Inbox>()),
       epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
-      transfers_(*this) {
+      transfers_(*this),
+      stages_(*this) {
   VERBENA_CHECK(options_.host != nullptr && options_.post_setup != nullptr);
   VERBENA_CHECK(epoll_fd_ >= 0, "epoll_create1: errno ", errno);
   epoll_event event{};
@@ -62,6 +63,7 @@ ShmFabric::~ShmFabric() {
     link->mine.control().closed.store(1, std::memory_order_release);
     WakePeer(*link);
   }
+  if (timer_fd_ >= 0) close(timer_fd_);
   close(epoll_fd_);
 }
 

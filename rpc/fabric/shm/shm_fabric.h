@@ -37,7 +37,7 @@ struct ShmOptions {
 // OK, or why this process cannot have shm (no memfd, no sealing).
 absl::Status ShmUsable();
 
-class ShmFabric final : public Fabric, private Transfers::Owner {
+class ShmFabric final : public Fabric, private Transfers::Owner, private StageServer::Owner {
  public:
   explicit ShmFabric(const ShmOptions& options);
   ~ShmFabric() override;
@@ -78,8 +78,17 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
     State state = State::kNone;
     uint32_t generation = 0;
     uint32_t entry = kNoEntry;
+    uint64_t word = 0;  // in the table, while it is live
     LinkId link = LinkId::kNone;
     uint8_t lane_index = 0;
+  };
+  // A revocation that waits for what still reads the memory: copies to stages, the peer's holds.
+  struct Ending {
+    LeaseSlot slot;
+    LinkId link = LinkId::kNone;
+    uint64_t link_serial = 0;
+    uint32_t entry = kNoEntry;
+    uint64_t word = 0;
   };
   struct LaneBreak {
     LinkId link;
@@ -95,7 +104,8 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   // Whether PollLink would do anything.
   static bool HasNews(const Link& link) {
     return link.in.Next() != 0 || link.hung_up ||
-           link.theirs.control().closed.load(std::memory_order_acquire) != 0;
+           link.theirs.control().closed.load(std::memory_order_acquire) != 0 ||
+           StageServer::Asked(link);
   }
   bool PollLink(Link& link, EventSink& sink);
   bool PollCold(EventSink& sink);
@@ -126,7 +136,13 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
 
   // Leases (shm_leases.cc)
   LeaseRecord& RecordOf(LeaseSlot slot);
-  void LeaseLive(LeaseSlot slot, Link& link, uint64_t buffer, uint64_t start, uint64_t bytes);
+  // Of `buffer`, or as the process has it, or by way of stages.
+  void LeaseLive(const PendingLease& lease, Link& link, uint64_t buffer);
+  bool StillRead(const Ending& ending) const;
+  // Answers the revocations that nothing reads any more. True: there were some.
+  bool AdvanceRevocations();
+  // It waits until its region has been exported.
+  void Pend(Link& link, const PendingLease& lease);
   void PostExport(Link& link, const memory::RegionRef& region);
   void OnExported(Link& link, uint64_t buffer, const absl::Status& status);
   void VoidLeases(Link& link, const Lane* lane);
@@ -140,6 +156,14 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   absl::Status Remove(Link& link);
 
   void OnTransferDone(ReadSlot slot, Error error, Path path) override;
+  void OnTransferOrdered(ReadSlot slot, Path path) override;
+  void Wake(Link& link) override { WakePeer(link); }
+  void MakeStages(Link& link) override;
+  void ShowStages(Link& link) override;
+  void Answered(Link& link) override { WakePeer(link); }
+  Link* LinkOf(LinkId link, uint64_t) override { return Find(link); }
+  bool OrderedSoon() const;
+  void SetTimer();
   void WantImport(Link& link, const Want& want) override;
   void PostTake(Link& link);
   void Withdraw(uint64_t buffer);
@@ -162,12 +186,16 @@ class ShmFabric final : public Fabric, private Transfers::Owner {
   std::vector<LeaseRecord> lease_records_;  // by LeaseSlot::index
   std::vector<LaneBreak> lane_breaks_;      // reported when their copies have ended
   Transfers transfers_;
+  StageServer stages_;
+  std::vector<Ending> endings_;
   Events events_;
   uint32_t ticks_ = 0;
   uint32_t busy_ticks_ = 0;  // counts down since frames last came
   int64_t housekept_ns_ = 0;
   int64_t armed_ns_ = 0;  // when it was armed last
   int64_t hangups_checked_ns_ = 0;
+  int64_t ordered_ns_ = 0;  // when a copy was ordered into a stream last
+  int timer_fd_ = -1;       // while some are
   uint32_t cpu_ = ~0u;
   bool armed_ = false;
   alignas(64) std::byte frame_[kRingBytes];  // the frame that the sink looks at

@@ -87,6 +87,11 @@ void ShmFabric::Ring(const Link& link) { RingBell(link.peer_bell); }
 
 bool ShmFabric::PollLink(Link& link, EventSink& sink) {
   if (link.closing) return false;
+  const bool asked = StageServer::Asked(link);
+  if (asked) [[unlikely]] {
+    stages_.Serve(link);
+    link.active = true;
+  }
   for (int i = 0; i < kFramesPerTick; ++i) {
     const uint64_t commit = link.in.Next();
     if (commit == 0) {
@@ -98,7 +103,7 @@ bool ShmFabric::PollLink(Link& link, EventSink& sink) {
                                                       : "shm: the peer is gone"));
         return true;
       }
-      return false;
+      return asked;
     }
     const uint32_t bytes = RingReader::BytesOf(commit);
     if (bytes < 8 || bytes > limits::kSegmentBytes) [[unlikely]] {
@@ -150,11 +155,14 @@ bool ShmFabric::Poll(EventSink& sink) {
   busy_ticks_ = any ? kBusyTicks : busy_ticks_ - (busy_ticks_ > 0);
   if (inbox_->any()) [[unlikely]]
     TakeResults();
-  if (transfers_.busy()) {
+  if (transfers_.busy() || transfers_.ordered() > 0 || stages_.busy()) {
     const size_t budget = any ? kCopyBudgetFrames : busy_ticks_ > 0 ? kCopyBudgetBusy : kCopyBudget;
-    any = true;
-    transfers_.Work(budget, [this] { return FrameWaits(); });
+    any |= transfers_.busy() || stages_.busy();
+    any |= transfers_.Work(budget, [this] { return FrameWaits(); });
+    if (stages_.busy()) stages_.Work(budget, [this] { return FrameWaits(); });
   }
+  if (!endings_.empty()) [[unlikely]]
+    any |= AdvanceRevocations();
   if (!closing_.empty() || !lane_breaks_.empty()) [[unlikely]]
     any |= AdvanceEnds();
   if (!events_.empty()) {

@@ -3,14 +3,34 @@
 #include <utility>
 
 #include "rpc/base/check.h"
+#include "rpc/base/clock.h"
 #include "rpc/base/log.h"
 #include "rpc/fabric/shm/shm_fabric.h"
+#include "rpc/memory/helpers.h"
+#include "rpc/memory/pool.h"
 
 namespace verbena::fabric::shm {
 namespace {
 
 // Slots of a session's table; higher indexes are a bug of the caller's.
 constexpr uint32_t kLeaseSlotsMax = 1 << 22;
+// Buffers of which it is remembered that no peer can map them. Beyond, the first is found out
+// again.
+constexpr size_t kStagedMax = 1024;
+// Waits for its memory's export like a lease, and is none.
+constexpr LeaseSlot kStagesSlot{};
+
+// Memory of a device that is there, and that no process can be given.
+bool CanStage(const memory::Region& region, const absl::Status& why) {
+  return !region.device().host_accessible() &&
+         (absl::IsFailedPrecondition(why) || absl::IsPermissionDenied(why) ||
+          absl::IsUnimplemented(why));
+}
+
+void RememberStaged(Link& link, uint64_t buffer) {
+  if (link.staged.size() == kStagedMax) link.staged.erase(link.staged.begin());
+  link.staged.push_back(buffer);
+}
 
 // Whether peers will map it; else they read it from this process.
 bool Mappable(const memory::Region& region) {
@@ -34,31 +54,47 @@ void ShmFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Region
   if (link == nullptr || link->closing) return events_.LeaseRefused(slot, Error::kLinkDown);
   if (lane.index != 0) return events_.LeaseRefused(slot, Error::kUnsupported);
   LeaseRecord& record = RecordOf(slot);
-  record = LeaseRecord{LeaseRecord::State::kPending, slot.generation, kNoEntry, id, lane.index};
-  if (!Mappable(*region)) {
-    return LeaseLive(slot, *link, 0, reinterpret_cast<uint64_t>(data), bytes);
-  }
+  record = LeaseRecord{LeaseRecord::State::kPending, slot.generation, kNoEntry, 0, id, lane.index};
+  const PendingLease lease{slot, region, data, bytes};
+  if (!Mappable(*region)) return LeaseLive(lease, *link, 0);
   const uint64_t buffer = region->buffer_id();
-  const bool known = std::binary_search(link->exported.begin(), link->exported.end(), buffer);
-  if (known) {
-    return LeaseLive(slot, *link, buffer, static_cast<uint64_t>(data - region->base()), bytes);
+  if (std::binary_search(link->exported.begin(), link->exported.end(), buffer)) {
+    return LeaseLive(lease, *link, buffer);
   }
-  const bool first =
-      std::none_of(link->pending_leases.begin(), link->pending_leases.end(),
-                   [buffer](const PendingLease& p) { return p.region->buffer_id() == buffer; });
-  link->pending_leases.push_back({slot, region, data, bytes});
-  if (first) PostExport(*link, region);
+  if (std::find(link->staged.begin(), link->staged.end(), buffer) != link->staged.end()) {
+    return LeaseLive(lease, *link, kStagedBuffer);
+  }
+  Pend(*link, lease);
 }
 
-void ShmFabric::LeaseLive(LeaseSlot slot, Link& link, uint64_t buffer, uint64_t start,
-                          uint64_t bytes) {
+void ShmFabric::Pend(Link& link, const PendingLease& lease) {
+  const uint64_t buffer = lease.region->buffer_id();
+  const bool first =
+      std::none_of(link.pending_leases.begin(), link.pending_leases.end(),
+                   [buffer](const PendingLease& p) { return p.region->buffer_id() == buffer; });
+  link.pending_leases.push_back(lease);
+  if (first) PostExport(link, lease.region);
+}
+
+void ShmFabric::LeaseLive(const PendingLease& lease, Link& link, uint64_t buffer) {
+  const bool by_address = buffer == 0 || buffer == kStagedBuffer;
+  const uint64_t start = by_address ? reinterpret_cast<uint64_t>(lease.data)
+                                    : static_cast<uint64_t>(lease.data - lease.region->base());
   RemoteKey key;
-  LeaseRecord& record = RecordOf(slot);
-  record.entry = link.leases.Add(buffer, start, bytes, key);
+  LeaseRecord& record = RecordOf(lease.slot);
+  record.entry = link.leases.Add(buffer, start, lease.bytes, key);
+  record.word = key.words[0];
   record.state = LeaseRecord::State::kLive;
-  if (record.entry != kNoEntry) return events_.Leased(slot, key);
-  record = LeaseRecord();
-  events_.LeaseRefused(slot, Error::kNoMemory);
+  if (record.entry == kNoEntry) {
+    record = LeaseRecord();
+    return events_.LeaseRefused(lease.slot, Error::kNoMemory);
+  }
+  // The peer may ask for device memory by way of stages, whether or not it was exported.
+  if (!lease.region->device().host_accessible()) {
+    stages_.Lend(link, lease.slot, record.entry, record.word, lease.region, lease.data,
+                 lease.bytes);
+  }
+  events_.Leased(lease.slot, key);
 }
 
 void ShmFabric::PostExport(Link& link, const memory::RegionRef& region) {
@@ -80,37 +116,69 @@ void ShmFabric::OnExported(Link& link, uint64_t buffer, const absl::Status& stat
                          buffer);
   }
   const Error refusal = absl::IsUnavailable(status) ? Error::kLinkDown : Error::kUnsupported;
-  if (refusal == Error::kUnsupported && !status.ok()) {
-    VERBENA_LOG(kWarning, "memory cannot be leased over shm: ", status.message());
-  }
   std::vector<PendingLease> others;
-  for (PendingLease& p : link.pending_leases) {
+  bool stages = false, first = true;
+  for (PendingLease& p : std::exchange(link.pending_leases, {})) {
     if (p.region->buffer_id() != buffer) {
       others.push_back(std::move(p));
-    } else if (status.ok()) {
-      LeaseLive(p.slot, link, buffer, static_cast<uint64_t>(p.data - p.region->base()), p.bytes);
+      continue;
+    }
+    const bool staged = CanStage(*p.region, status);
+    stages |= staged;
+    if (staged && std::exchange(first, false)) RememberStaged(link, buffer);
+    if (p.slot == kStagesSlot) {
+      stages_.OnShown(link, status.ok());
+    } else if (status.ok() || staged) {
+      LeaseLive(p, link, staged ? kStagedBuffer : buffer);
     } else {
       RecordOf(p.slot) = LeaseRecord();
       events_.LeaseRefused(p.slot, refusal);
     }
   }
-  link.pending_leases = std::move(others);
+  if (refusal == Error::kUnsupported && !status.ok()) {
+    VERBENA_LOG(kWarning, "memory cannot be ", stages ? "mapped by peers" : "leased",
+                " over shm: ", status.message());
+  }
+  link.pending_leases.insert(link.pending_leases.end(), others.begin(), others.end());
 }
 
 void ShmFabric::Revoke(LeaseSlot slot) {
   LeaseRecord& record = RecordOf(slot);
-  if (record.state != LeaseRecord::State::kNone && record.generation == slot.generation) {
-    Link* link = Find(record.link);
-    if (record.state == LeaseRecord::State::kLive && link != nullptr) {
-      link->leases.Revoke(record.entry);
-    }
-    if (record.state == LeaseRecord::State::kPending && link != nullptr) {
-      std::erase_if(link->pending_leases, [slot](const PendingLease& p) { return p.slot == slot; });
-      events_.LeaseRefused(slot, Error::kLeaseLost);  // its answer is owed first
-    }
-    record = LeaseRecord();
+  if (record.state == LeaseRecord::State::kNone || record.generation != slot.generation) {
+    return events_.Revoked(slot);
   }
-  events_.Revoked(slot);
+  Link* link = Find(record.link);
+  if (record.state == LeaseRecord::State::kPending && link != nullptr) {
+    std::erase_if(link->pending_leases, [slot](const PendingLease& p) { return p.slot == slot; });
+    events_.LeaseRefused(slot, Error::kLeaseLost);  // its answer is owed first
+  }
+  const uint64_t serial = link == nullptr ? 0 : link->serial;
+  const Ending ending{slot, record.link, serial, record.entry, record.word};
+  if (record.state == LeaseRecord::State::kLive && link != nullptr) {
+    link->leases.Revoke(record.entry);
+    stages_.End(slot);
+  }
+  record = LeaseRecord();
+  if (StillRead(ending)) {
+    endings_.push_back(ending);
+  } else {
+    events_.Revoked(slot);
+  }
+}
+
+bool ShmFabric::StillRead(const Ending& ending) const {
+  if (stages_.Busy(ending.slot)) return true;
+  const Link* const link = Find(ending.link);
+  if (link == nullptr || link->serial != ending.link_serial || link->hung_up) return false;
+  return ending.entry != kNoEntry && IsHeld(link->theirs.desk().holds, ending.entry, ending.word);
+}
+
+bool ShmFabric::AdvanceRevocations() {
+  return std::erase_if(endings_, [this](const Ending& ending) {
+           if (StillRead(ending)) return false;
+           events_.Revoked(ending.slot);
+           return true;
+         }) > 0;
 }
 
 void ShmFabric::VoidLeases(Link& link, const Lane* lane) {
@@ -120,6 +188,7 @@ void ShmFabric::VoidLeases(Link& link, const Lane* lane) {
     link.leases.Revoke(record.entry);
     record.state = LeaseRecord::State::kVoid;
   }
+  if (lane == nullptr) stages_.EndAll(link);
 }
 
 void ShmFabric::Read(ReadSlot slot, LinkId id, Lane lane, const RemoteKey& key, uint64_t offset,
@@ -128,6 +197,34 @@ void ShmFabric::Read(ReadSlot slot, LinkId id, Lane lane, const RemoteKey& key, 
   if (link == nullptr || link->closing) return events_.ReadDone(slot, Error::kLinkDown);
   link->active = true;
   transfers_.Add(slot, *link, lane, key, offset, pieces);
+}
+
+void ShmFabric::OnTransferOrdered(ReadSlot slot, Path path) {
+  ordered_ns_ = SteadyNs();
+  events_.ReadOrdered(slot, path);
+}
+
+void ShmFabric::MakeStages(Link& link) {
+  JobResult result;
+  result.kind = JobResult::Kind::kMadeStages;
+  result.link = link.id;
+  result.link_serial = link.serial;
+  if (memory::Block block = memory::TryAllocateBlock(kStages * kStageBytes)) {
+    return stages_.OnMade(link, std::move(block));
+  }
+  memory::PostToGrowth([inbox = inbox_, result]() mutable {
+    absl::StatusOr<memory::Block> made = memory::AllocateBlock(kStages * kStageBytes);
+    if (made.ok()) result.block = std::make_shared<memory::Block>(*std::move(made));
+    inbox->Push(std::move(result));
+  });
+}
+
+void ShmFabric::ShowStages(Link& link) {
+  const memory::RegionRef& region = link.served->block.region();
+  const bool known =
+      std::binary_search(link.exported.begin(), link.exported.end(), region->buffer_id());
+  if (known) return stages_.OnShown(link, true);
+  Pend(link, {kStagesSlot, region, link.served->block.data(), link.served->block.bytes()});
 }
 
 void ShmFabric::OnTransferDone(ReadSlot slot, Error error, Path path) {

@@ -20,6 +20,11 @@ void ShmFabric::TakeResults() {
       if (!link->closing) OnExported(*link, result.buffer, result.status);
       continue;
     }
+    if (result.kind == JobResult::Kind::kMadeStages) {
+      memory::Block block = result.block == nullptr ? memory::Block() : std::move(*result.block);
+      if (!link->closing) stages_.OnMade(*link, std::move(block));
+      continue;
+    }
     OnTaken(*link, result);
   }
 }
@@ -35,6 +40,7 @@ void ShmFabric::OnTaken(Link& link, const JobResult& result) {
   if (!taken.not_mapped.ok()) {
     VERBENA_LOG(kWarning, "READs of what a peer exported are off: ", taken.not_mapped.ToString());
   }
+  link.unmapped.insert(link.unmapped.end(), taken.unmapped.begin(), taken.unmapped.end());
   if (link.closing) return;
   if (absl::IsUnavailable(result.status)) {
     link.hung_up = true;  // frames that were sent before are delivered first
@@ -67,7 +73,8 @@ void ShmFabric::BeginDown(Link& link, const absl::Status& cause) {
   link.mine.control().closed.store(1, std::memory_order_release);
   WakePeer(link);
   for (const PendingLease& p : link.pending_leases) {
-    events_.LeaseRefused(p.slot, Error::kLinkDown);
+    const bool of_stages = p.slot == LeaseSlot{};
+    if (!of_stages) events_.LeaseRefused(p.slot, Error::kLinkDown);
   }
   link.pending_leases.clear();
   VoidLeases(link, nullptr);
@@ -90,6 +97,8 @@ bool ShmFabric::AdvanceEnds() {
   });
   for (Link* link : closing_) {
     if (link->down_queued || link->copies > 0 || link->importing) continue;
+    // A stream of the peer's may still copy from what it leased.
+    if (!link->hung_up && AnyHeld(link->theirs.desk().holds)) continue;
     link->down_queued = true;
     events_.LinkDown(link->id);
     any = true;

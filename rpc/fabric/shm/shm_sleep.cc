@@ -1,11 +1,14 @@
 // Which links are polled, and sleeping.
 #include <sched.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 
+#include "rpc/base/check.h"
 #include "rpc/base/clock.h"
 #include "rpc/fabric/shm/bell.h"
 #include "rpc/fabric/shm/shm_fabric.h"
@@ -21,6 +24,11 @@ constexpr int64_t kHangupNs = 10'000'000;
 // Armed for less, and nobody has slept: a blocking caller arms at the end of each call. A bell that
 // rang meanwhile stays readable, and costs the next sleep one wake-up.
 constexpr int64_t kSleptNs = 20'000;
+// Copies that stand in streams: for so long after the last was ordered this side does not sleep for
+// them, and from then on it looks once in a while. Lower, and what waits for their end (its lease,
+// a reply) waits for a millisecond more often.
+constexpr int64_t kOrderedSpinNs = 2'000'000;
+constexpr int64_t kOrderedLookNs = 1'000'000;
 
 }  // namespace
 
@@ -56,8 +64,7 @@ void ShmFabric::CoolIdle() {
       std::atomic<uint32_t>& sleeping = link->mine.control().sleeping;
       sleeping.store(1, std::memory_order_relaxed);
       std::atomic_thread_fence(std::memory_order_seq_cst);
-      keep = link->in.Next() != 0 ||
-             link->theirs.control().closed.load(std::memory_order_relaxed) != 0;
+      keep = HasNews(*link);
       if (keep) sleeping.store(0, std::memory_order_relaxed);
     }
     if (keep) {
@@ -87,7 +94,26 @@ bool ShmFabric::PeerOnThisCpu() const {
 bool ShmFabric::HasLater() const {
   // A ring was taken, and what rang has not been looked at.
   const bool cold_news = scan_cold_ && !cold_.empty();
-  return cold_news || !events_.empty() || !closing_.empty() || inbox_->any() || transfers_.busy();
+  return cold_news || !events_.empty() || !closing_.empty() || inbox_->any() || transfers_.busy() ||
+         stages_.busy() || OrderedSoon();
+}
+
+bool ShmFabric::OrderedSoon() const {
+  return transfers_.ordered() > 0 && SteadyNs() - ordered_ns_ < kOrderedSpinNs;
+}
+
+void ShmFabric::SetTimer() {
+  if (timer_fd_ < 0) {
+    timer_fd_ = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    VERBENA_CHECK(timer_fd_ >= 0, "timerfd_create: errno ", errno);
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    event.data.u64 = ~uint64_t{0};
+    VERBENA_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, timer_fd_, &event) == 0);
+  }
+  itimerspec once{};
+  once.it_value.tv_nsec = kOrderedLookNs;
+  timerfd_settime(timer_fd_, 0, &once, nullptr);
 }
 
 bool ShmFabric::Arm() {
@@ -98,8 +124,13 @@ bool ShmFabric::Arm() {
   // Pairs with WakePeer.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const bool news =
-      std::any_of(hot_.begin(), hot_.end(), [](const Link* link) { return HasNews(*link); });
-  if (!news) return false;
+      std::any_of(hot_.begin(), hot_.end(), [](const Link* link) { return HasNews(*link); }) ||
+      std::any_of(endings_.begin(), endings_.end(),
+                  [this](const Ending& ending) { return !StillRead(ending); });
+  if (!news) {
+    if (transfers_.ordered() > 0) SetTimer();
+    return false;
+  }
   // Awake at once, without the system calls of Disarm; a bell that rang meanwhile costs one sleep.
   armed_ = false;
   for (Link* link : hot_) link->mine.control().sleeping.store(0, std::memory_order_relaxed);

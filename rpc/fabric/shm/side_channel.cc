@@ -191,6 +191,11 @@ absl::Status SideChannel::Take(memory::Device& host, absl::Span<const Want> want
     ImportRef memory = want.mapped;
     if (memory == nullptr) {
       memory = Map(want, host, taken.not_mapped);
+      const auto known = exports_.find(want.buffer);
+      if (memory == nullptr && known != exports_.end() &&
+          known->second.kind != Device::Kind::kHost) {
+        taken.unmapped.push_back(want.buffer);
+      }
       if (memory == nullptr) continue;
       taken.imports.push_back({want.buffer, want.into, memory});
     }

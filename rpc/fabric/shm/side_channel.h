@@ -45,6 +45,7 @@ struct Want {
 struct Taken {
   std::vector<Import> imports;
   std::vector<uint64_t> withdrawn;  // of those that were mapped
+  std::vector<uint64_t> unmapped;   // of a device, wanted, and not to be mapped here
   bool more = false;                // there may be more messages
   absl::Status not_mapped;          // why something wanted is not among `imports`
 };

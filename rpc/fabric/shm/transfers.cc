@@ -18,16 +18,15 @@ constexpr uint32_t kBegunMax = 2;
 // links that only prove themselves, or move little, hold no page tables for it.
 constexpr size_t kPopulateBytes = 64 * 1024;
 
-// Host memory serves whatever it is copied to; a device's must be mapped by the one that copies.
-const Import* FindImport(const Link& link, uint64_t buffer, const memory::Device& into) {
+}  // namespace
+
+const Import* Transfers::FindImport(const Link& link, uint64_t buffer, const memory::Device& into) {
   for (const Import& import : link.imports) {
     if (import.buffer != buffer) continue;
     if (import.memory->mapping().device->host_accessible() || import.into == &into) return &import;
   }
   return nullptr;
 }
-
-}  // namespace
 
 void Transfers::Add(ReadSlot slot, Link& link, Lane lane, const RemoteKey& key, uint64_t offset,
                     absl::Span<const LocalPiece> pieces) {
@@ -53,8 +52,11 @@ void Transfers::Add(ReadSlot slot, Link& link, Lane lane, const RemoteKey& key, 
   t.error = Error::kOk;
   t.path = Path::kNone;
   t.outstanding = 0;
-  t.by_process = false;
+  t.by_process = t.staged = t.ordered = t.stages_wanted = false;
   t.imported = false;
+  t.hold = kNoHold;
+  t.by = nullptr;
+  t.asked = 0;
   Queue(index);
 }
 
@@ -66,9 +68,11 @@ void Transfers::Queue(uint32_t index) {
 void Transfers::OnImports(Link& link, bool all) {
   for (uint32_t i = 0; i < all_.size(); ++i) {
     Transfer& t = all_[i];
-    if (t.state != State::kWaiting || t.link != &link) continue;
-    t.imported = all && t.import_round <= link.import_round;
-    Queue(i);
+    if (t.link != &link || (t.state != State::kWaiting && !t.stages_wanted)) continue;
+    if (t.import_round > link.import_round) continue;  // the next job is the one
+    t.imported = all;
+    t.stages_wanted = t.stages_wanted && all;
+    if (t.state == State::kWaiting) Queue(i);
   }
 }
 
@@ -76,6 +80,7 @@ void Transfers::Cancel(Link& link, const Lane* lane, Error error) {
   for (uint32_t i = 0; i < all_.size(); ++i) {
     Transfer& t = all_[i];
     if (t.link != &link || (lane != nullptr && !(t.lane == *lane))) continue;
+    if (t.staged && t.state == State::kCopying && t.error == Error::kOk) t.error = error;
     if (t.state != State::kQueued && t.state != State::kWaiting) continue;
     std::erase(small_, i);
     std::erase(large_, i);
@@ -92,6 +97,7 @@ bool Transfers::Copying(const Link& link, Lane lane) const {
 
 bool Transfers::Work(size_t budget, absl::FunctionRef<bool()> yield) {
   bool ended = BeginSome();
+  for (size_t i = staged_.size(); i-- > 0;) ended |= StepStaged(staged_[i]);
   for (size_t i = 0; i < by_process_.size() && budget > 0;) {
     Transfer& t = all_[by_process_[i]];
     if (!t.process.Step(budget, yield, t.error)) break;
@@ -107,6 +113,7 @@ bool Transfers::Work(size_t budget, absl::FunctionRef<bool()> yield) {
   for (Engine& engine : engines_) {
     engine.copies->Poll(budget, yield, [&](uint64_t tag, bool ok) {
       const auto index = static_cast<uint32_t>(tag);
+      if (tag >> 32 != 0) return OnStageCopied(index, static_cast<uint32_t>(tag >> 32) - 1, ok);
       Transfer& t = all_[index];
       if (!ok) t.error = Error::kFault;
       if (--t.outstanding > 0) return;
@@ -114,6 +121,7 @@ bool Transfers::Work(size_t budget, absl::FunctionRef<bool()> yield) {
       ended = true;
     });
   }
+  if (!ordering_.empty()) TellOrdered();
   return ended;
 }
 
@@ -137,7 +145,13 @@ void Transfers::Begin(uint32_t index) {
   t.error = view.error;
   if (t.error != Error::kOk || t.bytes == 0) return Finish(index);
   if (view.buffer != 0) {
+    if (view.buffer == kStagedBuffer) return BeginStaged(index);
     if (!HasImport(t, view)) return;
+    const std::vector<uint64_t>& unmapped = link.unmapped;
+    if (t.import == nullptr &&
+        std::find(unmapped.begin(), unmapped.end(), view.buffer) != unmapped.end()) {
+      return BeginStaged(index);
+    }
     const size_t mapped = t.import == nullptr ? 0 : t.import->mapping().bytes;
     t.error = t.import == nullptr ? Error::kUnsupported : Error::kOutOfBounds;
     if (view.start > mapped || t.offset > mapped - view.start ||
@@ -212,9 +226,16 @@ void Transfers::BeginMapped(uint32_t index, const memory::Mapping& mapping, uint
   const LocalPiece& first = t.pieces.front();
   const memory::Device& by = mapped == nullptr ? *first.device : *mapped;
   if (!TakesPath(index, by.PathOf({first.data, from, first.bytes}, mapping.path))) return;
+  const bool devices = mapped != nullptr && !t.into->host_accessible();
+  if (devices && first.order.stream != nullptr && !TakeHold(t)) {
+    t.error = Error::kLeaseLost;
+    return Finish(index);
+  }
+  t.by = mapped;
   t.state = State::kCopying;
   ++begun_;
   ++t.link->copies;
+  if (t.hold != kNoHold) ordering_.push_back(index);
   CopyToPieces(index, from, mapped);
 }
 
@@ -239,14 +260,54 @@ void Transfers::CopyToPieces(uint32_t index, const std::byte* from, memory::Devi
   if (t.outstanding == 0) Finish(index);
 }
 
+bool Transfers::TakeHold(Transfer& t) {
+  if (ordered_ + ordering_.size() >= kOrderedMax) return true;  // it is not told early
+  Link& link = *t.link;
+  Hold* const holds = link.mine.desk().holds;
+  for (uint32_t i = 0; i < kHolds; ++i) {
+    if (holds[i].word.load(std::memory_order_relaxed) != 0) continue;
+    holds[i].entry.store(t.key.words[1], std::memory_order_relaxed);
+    holds[i].word.store(t.key.words[0], std::memory_order_release);
+    // Pairs with the owner's, who revokes and then looks for holds: one of both sees the other.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    t.hold = i;
+    return LeaseStillLive(link.theirs.leases(), t.key);
+  }
+  return true;
+}
+
+void Transfers::DropHold(Transfer& t) {
+  t.link->mine.desk().holds[std::exchange(t.hold, kNoHold)].word.store(0,
+                                                                       std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!LeaseStillLive(t.link->theirs.leases(), t.key)) owner_.Wake(*t.link);
+}
+
+void Transfers::TellOrdered() {
+  std::erase_if(ordering_, [this](uint32_t index) {
+    Transfer& t = all_[index];
+    if (!EngineFor(*t.by).Ordered(index)) return false;
+    t.ordered = true;
+    --begun_;
+    ++ordered_;
+    owner_.OnTransferOrdered(t.slot, t.path);
+    return true;
+  });
+}
+
 void Transfers::Finish(uint32_t index) {
   Transfer& t = all_[index];
   if (t.state == State::kCopying) {
-    --begun_;
+    --(t.ordered ? ordered_ : begun_);
     --t.link->copies;
+    if (t.staged) std::erase(staged_, index);
     if (t.error == Error::kOk && !LeaseStillLive(t.link->theirs.leases(), t.key)) {
       t.error = Error::kLeaseLost;
     }
+  }
+  if (t.hold != kNoHold) {
+    std::erase(ordering_, index);
+    DropHold(t);
   }
   t.state = State::kFree;
   t.link = nullptr;

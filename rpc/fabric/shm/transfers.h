@@ -1,8 +1,13 @@
 #pragma once
 // shm::Transfers: the READs of one fabric. Each is checked against the peer's lease table, copied a
 // budget at a time by a memory::CopyEngine (what the peer exported) or from the peer's process (to
-// a device by way of a block of the pools), and checked again. Small ones go before large ones; few
-// copies are begun at once, because a begun one has to end before its lane or link can.
+// a device by way of a block of the pools), or from stages that the owner fills
+// (transfers_staged.cc: what cannot be mapped here), and checked again. Small ones go before large
+// ones; few copies are begun at once, because a begun one has to end before its lane or link can.
+//
+// A copy between devices in a stream's order holds its lease: what the stream does next relies on
+// it, and nobody looks again afterwards. Once it stands in the stream, it is told, and others
+// begin.
 //
 // Reactor thread only.
 #include <cstddef>
@@ -25,6 +30,9 @@ class Transfers {
   // Reports a READ's end; has a job map, or fault in, what the peer of `link` exported.
   struct Owner {
     virtual void OnTransferDone(ReadSlot slot, Error error, Path path) = 0;
+    virtual void OnTransferOrdered(ReadSlot slot, Path path) = 0;
+    // The peer waits, or may, for what this side wrote.
+    virtual void Wake(Link& link) = 0;
     virtual void WantImport(Link& link, const Want& want) = 0;
 
    protected:
@@ -44,14 +52,22 @@ class Transfers {
   bool Copying(const Link& link, Lane lane) const;
 
   bool busy() const { return begun_ > 0 || !small_.empty() || !large_.empty(); }
+  // Copies that stand in streams: they end without this thread, and Work finds out.
+  uint32_t ordered() const { return ordered_; }
   // Copies at most `budget` bytes; `yield` as in memory::CopyEngine::Poll. True: something ended.
   bool Work(size_t budget, absl::FunctionRef<bool()> yield);
 
  private:
+  static constexpr uint32_t kNoHold = ~0u;
+  // What may stand in streams. More, and an engine's queue is full: the rest is not told early.
+  static constexpr uint32_t kOrderedMax = 24;
   enum class State : uint8_t { kFree, kQueued, kWaiting, kCopying };
   struct Transfer {
     State state = State::kFree;
     bool by_process = false;
+    bool staged = false;
+    bool ordered = false;
+    uint32_t hold = kNoHold;
     Error error = Error::kOk;
     Path path = Path::kNone;  // once it is known
     uint32_t outstanding = 0;
@@ -67,6 +83,9 @@ class Transfers {
     size_t bytes = 0;
     absl::InlinedVector<LocalPiece, 4> pieces;
     memory::Device* into = nullptr;  // of the pieces; of several a device
+    memory::Device* by = nullptr;    // kCopying between devices: whose engine copies
+    uint64_t asked = 0;              // staged: bytes that were asked for
+    bool stages_wanted = false;      // staged: a job maps the stages
     ProcessCopy process;
     memory::Block bounce;               // what `process` fills for a device
     std::unique_ptr<std::byte[]> heap;  // or this
@@ -88,6 +107,23 @@ class Transfers {
   bool TakesPath(uint32_t index, Path path);
   void BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset);
   void BeginProcess(uint32_t index, uint64_t address);
+  // False: the lease is lost.
+  bool TakeHold(Transfer& t);
+  void DropHold(Transfer& t);
+  // Tells of those that have got their place in a stream.
+  void TellOrdered();
+  // Staged READs. Each step asks for what it may, and copies what has been answered. True: ended.
+  void BeginStaged(uint32_t index);
+  bool StepStaged(uint32_t index);
+  // Whether stages are mapped, and ready; else a job is to see to it.
+  bool HasStages(Transfer& t, uint64_t buffer);
+  // Host memory serves whatever it is copied to; a device's must be mapped by the one that copies.
+  static const Import* FindImport(const Link& link, uint64_t buffer, const memory::Device& into);
+  // False: it waits for the mapping.
+  bool CopyStage(uint32_t index, uint32_t stage);
+  void AskStages(uint32_t index);
+  void OnStageCopied(uint32_t index, uint32_t stage, bool ok);
+  static void FreeStage(Link& link, uint32_t stage);
   // Queues copies from `from` to the pieces; ends it where none could be. `mapped`: of a device.
   void CopyToPieces(uint32_t index, const std::byte* from, memory::Device* mapped);
   void Finish(uint32_t index);
@@ -97,9 +133,10 @@ class Transfers {
   std::deque<Transfer> all_;  // stable addresses; grows to the most that were ever in flight
   std::vector<uint32_t> free_;
   std::deque<uint32_t> small_, large_;
-  std::vector<uint32_t> by_process_;
+  std::vector<uint32_t> by_process_, staged_, ordering_;
   std::vector<Engine> engines_;
   uint32_t begun_ = 0;
+  uint32_t ordered_ = 0;  // no longer among those
 };
 
 }  // namespace verbena::fabric::shm

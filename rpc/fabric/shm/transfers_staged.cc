@@ -1,0 +1,152 @@
+// READs of device memory that cannot be mapped here: the owner is asked for parts of it, copies
+// them to stages that are mapped, and they are copied from there; several at a time, so that both
+// sides copy at once.
+#include <algorithm>
+
+#include "rpc/fabric/shm/transfers.h"
+
+namespace verbena::fabric::shm {
+namespace {
+
+using Stage = AskedStage::State;
+
+bool PeerIsGone(const Link& link) {
+  return link.closing || link.hung_up ||
+         link.theirs.control().closed.load(std::memory_order_relaxed) != 0;
+}
+
+}  // namespace
+
+void Transfers::BeginStaged(uint32_t index) {
+  if (!TakesPath(index, Path::kPinnedStaging)) return;
+  Transfer& t = all_[index];
+  t.state = Transfers::State::kCopying;
+  t.staged = true;
+  t.imported = false;
+  ++begun_;
+  ++t.link->copies;
+  staged_.push_back(index);
+  AskStages(index);
+}
+
+void Transfers::FreeStage(Link& link, uint32_t stage) {
+  link.stages[stage].state = Stage::kFree;
+  link.mine.desk().finished.fetch_add(1, std::memory_order_release);
+}
+
+void Transfers::AskStages(uint32_t index) {
+  Transfer& t = all_[index];
+  Link& link = *t.link;
+  Desk& desk = link.mine.desk();
+  bool any = false;
+  for (uint32_t i = 0; i < kStages && t.asked < t.bytes; ++i) {
+    AskedStage& stage = link.stages[i];
+    if (stage.state == Stage::kAbandoned &&
+        link.theirs.desk().answers[i].sequence.load(std::memory_order_acquire) == stage.sequence) {
+      FreeStage(link, i);
+    }
+    if (stage.state != Stage::kFree) continue;
+    const size_t bytes = std::min<size_t>(t.bytes - t.asked, kStageBytes);
+    stage = {Stage::kAsked, index, ++link.stage_sequence, t.asked, bytes, 0};
+    StageRequest& request = desk.requests[i];
+    request.word.store(t.key.words[0], std::memory_order_relaxed);
+    request.entry.store(t.key.words[1], std::memory_order_relaxed);
+    request.offset.store(t.offset + t.asked, std::memory_order_relaxed);
+    request.bytes.store(bytes, std::memory_order_relaxed);
+    request.sequence.store(stage.sequence, std::memory_order_release);
+    t.asked += bytes;
+    any = true;
+  }
+  if (!any) return;
+  desk.asked.fetch_add(1, std::memory_order_release);
+  owner_.Wake(link);
+}
+
+bool Transfers::StepStaged(uint32_t index) {
+  Transfer& t = all_[index];
+  Link& link = *t.link;
+  if (t.error == Error::kOk && PeerIsGone(link)) t.error = Error::kLinkDown;
+  bool left = false;
+  for (uint32_t i = 0; i < kStages; ++i) {
+    AskedStage& stage = link.stages[i];
+    if (stage.transfer != index) continue;
+    const StageAnswer& answer = link.theirs.desk().answers[i];
+    if (stage.state == Stage::kAsked &&
+        answer.sequence.load(std::memory_order_acquire) == stage.sequence) {
+      const uint64_t error = answer.error.load(std::memory_order_relaxed);
+      if (error != 0 && t.error == Error::kOk) {
+        t.error = !LeaseStillLive(link.theirs.leases(), t.key)    ? Error::kLeaseLost
+                  : error <= static_cast<uint64_t>(Error::kFault) ? static_cast<Error>(error)
+                                                                  : Error::kUnsupported;
+      }
+      if (t.error != Error::kOk || CopyStage(index, i)) {
+        if (stage.state == Stage::kAsked) FreeStage(link, i);
+      }
+    }
+    if (t.error != Error::kOk && stage.state == Stage::kAsked) stage.state = Stage::kAbandoned;
+    left |= stage.state == Stage::kAsked || stage.state == Stage::kCopying;
+  }
+  if (t.error == Error::kOk && t.asked < t.bytes) {
+    AskStages(index);
+    return false;
+  }
+  if (!left) Finish(index);
+  return !left;
+}
+
+bool Transfers::HasStages(Transfer& t, uint64_t buffer) {
+  Link& link = *t.link;
+  const Import* const import = FindImport(link, buffer, *t.into);
+  t.import = import == nullptr ? nullptr : import->memory;
+  if (t.import != nullptr && Ready(t, 0, 0)) return true;
+  if (!t.stages_wanted) {
+    t.stages_wanted = true;
+    t.import_round = link.import_round + 1;
+    owner_.WantImport(link, {buffer, t.into, t.import, 0, 0});
+  } else if (t.imported) {
+    t.error = Error::kUnsupported;
+  }
+  return false;
+}
+
+bool Transfers::CopyStage(uint32_t index, uint32_t i) {
+  Transfer& t = all_[index];
+  AskedStage& stage = t.link->stages[i];
+  const StageAnswer& answer = t.link->theirs.desk().answers[i];
+  const uint64_t start = answer.start.load(std::memory_order_relaxed);
+  if (!HasStages(t, answer.buffer.load(std::memory_order_relaxed))) return false;
+  const memory::Mapping& mapping = t.import->mapping();
+  const bool inside = mapping.device->host_accessible() && start <= mapping.bytes &&
+                      stage.bytes <= mapping.bytes - start;
+  if (!inside) {
+    t.error = Error::kOutOfBounds;
+    return true;
+  }
+  const std::byte* from = mapping.base + start;
+  uint64_t at = 0;
+  for (size_t p = 0; p < t.pieces.size(); at += t.pieces[p++].bytes) {
+    const LocalPiece& piece = t.pieces[p];
+    const uint64_t begin = std::max(at, stage.offset);
+    const uint64_t end = std::min(at + piece.bytes, stage.offset + stage.bytes);
+    if (begin >= end) continue;
+    const memory::CopyPiece copy{piece.data + (begin - at), from + (begin - stage.offset),
+                                 end - begin};
+    const uint64_t tag = (uint64_t{i} + 1) << 32 | index;
+    if (EngineFor(*piece.device).Copy(tag, {&copy, 1}, piece.order)) {
+      ++stage.copies;
+    } else {
+      t.error = Error::kNoMemory;
+    }
+  }
+  if (stage.copies > 0) stage.state = Stage::kCopying;
+  return true;
+}
+
+void Transfers::OnStageCopied(uint32_t index, uint32_t i, bool ok) {
+  Transfer& t = all_[index];
+  if (!ok && t.error == Error::kOk) t.error = Error::kFault;
+  AskedStage& stage = t.link->stages[i];
+  if (--stage.copies == 0) FreeStage(*t.link, i);
+}
+
+}  // namespace verbena::fabric::shm
