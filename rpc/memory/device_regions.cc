@@ -1,5 +1,6 @@
 #include "rpc/memory/device_regions.h"
 
+#include <algorithm>
 #include <list>
 #include <map>
 #include <utility>
@@ -7,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "rpc/memory/helpers.h"
+#include "rpc/memory/known_regions.h"
 #include "rpc/memory/registrars.h"
 
 namespace verbena::memory {
@@ -21,6 +23,18 @@ class DeviceRegion final : public Region {
   ~DeviceRegion() override {
     PostToSetup([id = buffer_id()] { UnregisterRegion(id).IgnoreError(); });
   }
+};
+
+// Adjoining mappings.
+class JoinedRegion final : public Region {
+ public:
+  JoinedRegion(const Extent& extent, std::vector<RegionRef> parts)
+      : Region(parts.front()->device(), extent, RegionKind::kForeign, -1, 0),
+        parts_(std::move(parts)) {}
+  const std::vector<RegionRef>& parts() const { return parts_; }
+
+ private:
+  const std::vector<RegionRef> parts_;
 };
 
 struct Table {
@@ -87,7 +101,17 @@ absl::StatusOr<std::vector<RegionRef>> DeviceRegions(Device& device, const std::
   return regions;
 }
 
+RegionRef JoinRegions(std::vector<RegionRef> parts) {
+  Extent extent{parts.front()->base(), 0, NextBufferId()};
+  for (const RegionRef& part : parts) extent.bytes += part->bytes();
+  return std::make_shared<JoinedRegion>(extent, std::move(parts));
+}
+
 bool StillThere(const Region& region) {
+  if (const auto* const joined = dynamic_cast<const JoinedRegion*>(&region)) {
+    return std::all_of(joined->parts().begin(), joined->parts().end(),
+                       [](const RegionRef& part) { return StillThere(*part); });
+  }
   if (region.device().host_accessible() || region.kind() != RegionKind::kForeign) return true;
   const absl::StatusOr<std::vector<Extent>> now = region.device().Describe(region.base(), 1);
   return now.ok() && now->front().base == region.base() &&

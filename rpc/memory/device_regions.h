@@ -20,6 +20,10 @@ inline constexpr size_t kDeviceRegionsMax = 1024;
 absl::StatusOr<std::vector<RegionRef>> DeviceRegions(Device& device, const std::byte* data,
                                                      size_t bytes);
 
+// One region over all of them, for memory that is sent as one: no process can be given it as one,
+// so it goes by way of stages.
+RegionRef JoinRegions(std::vector<RegionRef> parts);
+
 // Whether memory that a user allocated is what it was when the region was made: neither freed, nor
 // freed and allocated again. Of other memory that is so. A microsecond. Any thread.
 bool StillThere(const Region& region);

@@ -189,8 +189,14 @@ absl::StatusOr<std::vector<Extent>> FakeDevice::Describe(const void* pointer, si
     --it;
     const uintptr_t offset = address - it->first;
     if (offset <= it->second.bytes && bytes <= it->second.bytes - offset) {
-      return std::vector<Extent>{
-          {reinterpret_cast<std::byte*>(it->first), it->second.bytes, it->second.buffer_id}};
+      const Memory& memory = it->second;
+      auto* const base = reinterpret_cast<std::byte*>(it->first);
+      if (memory.split == 0) return std::vector<Extent>{{base, memory.bytes, memory.buffer_id}};
+      const Extent second{base + memory.split, memory.bytes - memory.split, memory.second_id};
+      std::vector<Extent> extents;
+      if (offset < memory.split) extents.push_back({base, memory.split, memory.buffer_id});
+      if (offset + bytes > memory.split) extents.push_back(second);
+      return extents;
     }
   }
   return absl::NotFoundError(
@@ -264,6 +270,13 @@ Path FakeDevice::PathOf(const CopyPiece& piece, Path mapped) const {
   const bool devices = self.Alias(piece.to, piece.bytes) != piece.to &&
                        self.Alias(piece.from, piece.bytes) != piece.from;
   return devices ? mapped : Path::kDeviceCopy;
+}
+
+void FakeDevice::Split(std::byte* base, size_t at) {
+  absl::MutexLock lock(&mutex_);
+  Memory& memory = memories_.at(reinterpret_cast<uintptr_t>(base));
+  memory.split = at;
+  memory.second_id = NextBufferId();
 }
 
 void FakeDevice::RefuseExports(const absl::Status& why) {

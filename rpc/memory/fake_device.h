@@ -50,6 +50,9 @@ class FakeDevice final : public Device {
   // For tests: from now on only so many copies of the device's engines begin, until it is called
   // again; negative: all. Any thread.
   void LetCopies(int64_t count) { copies_.store(count); }
+  // For tests: from now on the allocation at `base` is described as two, as memory is that was
+  // mapped in parts; `at` is in bytes. Any thread.
+  void Split(std::byte* base, size_t at);
   // For tests: from now on its memory is not exported, or what peers exported is not imported. OK:
   // it is again. Any thread.
   void RefuseExports(const absl::Status& why);
@@ -80,6 +83,8 @@ class FakeDevice final : public Device {
     std::byte* alias = nullptr;
     int fd = -1;
     uint64_t buffer_id = 0;
+    size_t split = 0;  // where the second part begins; 0 = there is one
+    uint64_t second_id = 0;
   };
   explicit FakeDevice(int index) : where_(::verbena::Device::Fake(index)) {}
   absl::StatusOr<std::byte*> Map(int fd, uint64_t offset, size_t bytes, bool writable,

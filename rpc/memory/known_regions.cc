@@ -121,9 +121,7 @@ absl::StatusOr<RegionRef> RegionFor(std::byte* data, size_t bytes, ::verbena::De
     absl::StatusOr<std::vector<RegionRef>> regions = DeviceRegions(**device, data, bytes);
     if (!regions.ok()) return regions.status();
     if (regions->size() == 1) return (*regions)[0];
-    return absl::UnimplementedError(
-        absl::StrCat(bytes, " bytes that lie in ", regions->size(),
-                     " mappings of device memory cannot be sent as one: send its parts"));
+    return JoinRegions(*std::move(regions));
   }
   return RegionRef(std::make_shared<Region>(**device, Extent{data, bytes, NextBufferId()},
                                             RegionKind::kForeign, -1, 0));

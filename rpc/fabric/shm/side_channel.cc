@@ -141,6 +141,13 @@ absl::Status SideChannel::SendExport(const memory::Region& region) {
     message.bytes = region.bytes();
     return Send(&message, sizeof message, region.fd());
   }
+  if (region.kind() == memory::RegionKind::kForeign) {
+    const auto extents = region.device().Describe(region.base(), region.bytes());
+    if (extents.ok() && extents->size() > 1) {
+      return absl::FailedPreconditionError(absl::StrCat("shm: ", region.bytes(), " bytes lie in ",
+                                                        extents->size(), " mappings of a device"));
+    }
+  }
   auto exported = region.device().ExportTo(region.extent(), memory::ExportWay::kHostPeer);
   if (!exported.ok()) return exported.status();
   message.device_kind = static_cast<uint8_t>(region.device().where().kind());
