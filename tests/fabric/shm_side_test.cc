@@ -143,6 +143,10 @@ TEST_CASE("memory on a device that this process has not cannot be READ, and the 
   fabric::RemoteKey elsewhere, here;
   victim.peer.leases.Add(kBuffer, 0, 4096, elsewhere);
   victim.peer.leases.Add(kBuffer + 1, 0, 4096, here);
+  // It asks for stages, and this owner has none.
+  fabric::shm::StageAnswer& answer = victim.peer.mine.desk().answers[0];
+  answer.error.store(static_cast<uint64_t>(Error::kUnsupported));
+  answer.sequence.store(1);
   CHECK(victim.Read(elsewhere, 0, 64) == Error::kUnsupported);
   CHECK(victim.Read(here, 0, 64) == Error::kOk);
   victim.Withdraw(kBuffer);

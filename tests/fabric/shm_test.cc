@@ -118,7 +118,7 @@ TEST_CASE("offers of another version or other sizes are refused with both values
     CHECK(text.find(words) != std::string::npos);
   };
   says(refusal(0, "HTTP"), "begins with 0x50545448, not 0x");
-  says(refusal(4, "\x07"), "version 7, this process has 1");
+  says(refusal(4, "\x07"), "version 7, this process has 2");
   says(refusal(8, std::string("\x03\0\0\0", 4)), "rings of 3 lines");
   says(refusal(12, std::string("\x04\0\0\0", 4)), "4 leases, this process has ");
   says(refusal(0, std::string(100, 'x')), "an offer of 100 bytes, needs 40");
