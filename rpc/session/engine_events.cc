@@ -40,6 +40,11 @@ void EngineImpl::OnReadPath(ReadSlot slot, Path path) {
   if (read != nullptr) Transfers::OnReadPath(*read, path);
 }
 
+void EngineImpl::OnReadOrdered(ReadSlot slot) {
+  PostedRead* const read = reads_.Find(slot);
+  if (read != nullptr) Transfers::OnReadOrdered(*read);
+}
+
 void EngineImpl::OnReadDone(ReadSlot slot, Error error) {
   const PostedRead* const found = reads_.Find(slot);
   if (found == nullptr) return;

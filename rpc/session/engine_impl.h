@@ -57,6 +57,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   void OnRevoked(LeaseSlot slot) override;
   void OnReadDone(ReadSlot slot, Error error) override;
   void OnReadPath(ReadSlot slot, Path path) override;
+  void OnReadOrdered(ReadSlot slot) override;
   void OnLaneDown(LinkId link, Lane lane, Error cause) override;
   void OnLinkDown(LinkId link, const absl::Status& cause) override;
 

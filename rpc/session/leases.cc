@@ -276,6 +276,9 @@ absl::Status WhyNotLeased(Error error, absl::string_view what) {
       return absl::UnavailableError(absl::StrCat("the peer is gone, nobody can READ ", what));
     case Error::kFault:
       return absl::AbortedError(absl::StrCat("the device failed before it had written ", what));
+    case Error::kUnsupported:
+      return absl::FailedPreconditionError(
+          absl::StrCat("this transport does not reach the memory of ", what));
     default:
       return absl::ResourceExhaustedError(absl::StrCat("the transport cannot lease ", what));
   }

@@ -93,6 +93,11 @@ class Fetch {
   Path path = Path::kNone;          // once it is done: how its bytes came
   bool destination_lent =
       false;  // the caller's own memory: ends only when no byte can arrive any more
+  // At most once, before OnDone, and only where the pieces have a stream: what is queued there from
+  // now on finds all of its bytes. It ends by itself from then on: neither its deadline, nor
+  // Cancel, nor the end of its payloads or its link stops it, and what READs it holds is held until
+  // OnDone. `path` is known.
+  virtual void OnOrdered() {}
   virtual void OnDone(const absl::Status& status) = 0;
 
  protected:

@@ -278,13 +278,32 @@ void Transfers::Post(Transfer& transfer) {
 
 void Transfers::OnReadPath(const PostedRead& read, Path path) { read.transfer->path = path; }
 
+void Transfers::OnReadOrdered(PostedRead& read) {
+  VERBENA_DCHECK(!read.ordered);
+  read.ordered = true;
+  ++read.transfer->ordered;
+  MaybeTell(*read.transfer);
+}
+
+void Transfers::MaybeTell(Transfer& transfer) {
+  if (transfer.told || transfer.stopping || transfer.unposted()) return;
+  if (transfer.posted == 0 || transfer.ordered != transfer.posted) return;
+  transfer.told = true;
+  transfer.fetch->path = transfer.path;
+  transfer.fetch->OnOrdered();
+}
+
 void Transfers::OnReadDone(const PostedRead& read, Error error) {
   Transfer& transfer = *read.transfer;
   VERBENA_DCHECK(transfer.posted > 0 && reads_ > 0);
   --transfer.posted;
   --reads_;
+  transfer.ordered -= read.ordered;
   transfer.progress_ns = link_.engine_impl().now_ns();
-  if (error == Error::kLaneDown && !transfer.stopping) {
+  if (transfer.told) {
+    if (error != Error::kOk) transfer.status.Update(ReadFailure(error, read.chunk, transfer));
+    MaybeEnd(transfer);
+  } else if (error == Error::kLaneDown && !transfer.stopping) {
     transfer.again.push_back(read.chunk);
     (transfer.bytes <= kSmallBytes ? small_ : large_).PushBack(transfer);
   } else if (error == Error::kUnsupported && !transfer.stopping &&
@@ -293,13 +312,14 @@ void Transfers::OnReadDone(const PostedRead& read, Error error) {
   } else if (error != Error::kOk && !transfer.stopping) {
     Stop(transfer, ReadFailure(error, read.chunk, transfer));
   } else {
+    MaybeTell(transfer);
     MaybeEnd(transfer);
   }
   Pump();
 }
 
 void Transfers::Stop(Transfer& transfer, const absl::Status& why) {
-  if (transfer.stopping) return;
+  if (transfer.stopping || transfer.told) return;
   transfer.stopping = true;
   transfer.status = why;
   transfer.again.clear();
@@ -378,6 +398,7 @@ void Transfers::Expire(int64_t now_ns) {
 }
 
 void Transfers::ExpireOne(Transfer& transfer, int64_t now_ns) {
+  if (transfer.told) return;  // its stream may take its time
   const int64_t deadline_ns = transfer.fetch->deadline_ns;
   const bool starves = Starves(transfer);
   if (transfer.posted != 0 || starves) {

@@ -27,6 +27,7 @@ struct Chunk {
 struct PostedRead {
   Transfer* transfer = nullptr;
   Chunk chunk;
+  bool ordered = false;  // it stands in its stream
 };
 using ReadTable = SlotTable<PostedRead, ReadTag>;
 
@@ -41,6 +42,8 @@ class Transfer : public ListNode<Transfer> {
   uint64_t next = 0;         // first byte not yet posted
   std::vector<Chunk> again;  // lost with their lane
   uint32_t posted = 0;
+  uint32_t ordered = 0;  // of the posted ones
+  bool told = false;     // all that was left stands in the stream
   bool admitted = false;
   bool stopping = false;
   Path path = Path::kNone;  // of the READ that ended last
@@ -72,6 +75,7 @@ class Transfers {
   void OnLaneGone();
   void OnReadDone(const PostedRead& read, Error error);
   static void OnReadPath(const PostedRead& read, Path path);
+  static void OnReadOrdered(PostedRead& read);
   // After the fabric's LinkDown, which ends READs that it was given too late to answer.
   void OnLinkDown();
   // Posts what may be posted.
@@ -96,6 +100,7 @@ class Transfers {
   void Post(Transfer& transfer);
   void Stop(Transfer& transfer, const absl::Status& why);
   void MaybeEnd(Transfer& transfer);
+  static void MaybeTell(Transfer& transfer);
   void End(Transfer& transfer);
   void ExpireOne(Transfer& transfer, int64_t now_ns);
 

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "rpc/base/fork.h"
+#include "rpc/base/log.h"
 #include "rpc/memory/no_growth.h"
 #include "rpc/reactor/reactors.h"
 #include "rpc/reactor/service_threads.h"
@@ -142,11 +143,28 @@ void FetchOperation::OnTransferDone(const absl::Status& status) {
     OnCancel(status);  // the others are of no use
   }
   if (--running_ != 0) return;
+  if (ended_early_) {
+    if (!first_error_.ok()) {
+      VERBENA_LOG(kWarning, "what a fetch ordered into a stream failed: ", first_error_.message());
+    }
+    plan_.kept.clear();
+    payloads_.reset();
+    return Unref();
+  }
   if (plan_.finish) first_error_ = std::exchange(plan_.finish, nullptr)(std::move(first_error_));
   if (finish_) first_error_ = std::exchange(finish_, nullptr)(std::move(first_error_));
   plan_.kept.clear();
   payloads_.reset();
   Complete(std::move(first_error_));
+}
+
+void FetchOperation::OnTransferOrdered() {
+  ++ordered_;
+  const bool more = ordered_ != running_ || plan_.finish || finish_;  // for the CPU to do, or wait
+  if (ended_early_ || more || !first_error_.ok()) return;
+  ended_early_ = true;
+  Ref();
+  Complete();
 }
 
 void FetchOperation::OnCancel(const absl::Status& why) {

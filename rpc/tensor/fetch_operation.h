@@ -105,12 +105,19 @@ class FetchOperation final : public Operation {
   class Transfer final : public session::Fetch {
    public:
     explicit Transfer(FetchOperation* owner) : owner_(owner) {}
+    void OnOrdered() override {
+      ordered = true;
+      owner_->report_.path = path;
+      owner_->OnTransferOrdered();
+    }
     void OnDone(const absl::Status& status) override {
       running = false;
+      if (ordered) --owner_->ordered_;
       if (status.ok()) owner_->report_.path = path;
       owner_->OnTransferDone(status);
     }
     bool running = false;
+    bool ordered = false;
 
    private:
     FetchOperation* owner_;
@@ -149,6 +156,8 @@ class FetchOperation final : public Operation {
   void OnHeldDone(const absl::Status& status);
   void AbandonGrowth();
   void OnTransferDone(const absl::Status& status);
+  // Ends for its user once all that is left stands in the stream; what it holds stays held.
+  void OnTransferOrdered();
   void OnCancel(const absl::Status& why) override;
   void Recycle() override { delete this; }
 
@@ -160,6 +169,8 @@ class FetchOperation final : public Operation {
   std::deque<Transfer> transfers_;
   FetchPlan::Finish finish_;
   size_t running_ = 0;
+  size_t ordered_ = 0;        // of those
+  bool ended_early_ = false;  // for its user
   bool started_ = false;
   absl::Status first_error_;
   StartWork start_work_;

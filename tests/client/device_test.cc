@@ -141,6 +141,56 @@ TEST_CASE("the path of a fetch is told, and another can be refused", "[client][d
   CHECK(fetch_by(mapped, Device::Host()).second == Path::kMapped);
 }
 
+TEST_CASE("a tensor that lies in two mappings of a device is fetched whole and in part",
+          "[client][device]") {
+  Fake(0), Fake(1);
+  UserTensor user(Shape(100, 50));
+  Fake(0).Split(user.allocation.base, 512 + 10000);  // in row 50
+  const std::vector<float> sent = Counting(5000);
+  for (const char* transport : {"shm", "tcp"}) {
+    INFO(transport);
+    Giver giver(user.tensor, ChannelOptions().set_require_transport(transport));
+    auto reply = giver.Get();
+    auto whole = reply.Fetch(reply->output(), Device::Fake(1)).Get();
+    REQUIRE_CODE(whole.status(), kOk);
+    CHECK(ValuesOf(Fake(1), *whole) == sent);
+    auto rows = reply.Fetch(reply->output(), TensorSlice(40, 60), Device::Fake(0)).Get();
+    REQUIRE_CODE(rows.status(), kOk);
+    CHECK(
+        (ValuesOf(Fake(0), *rows) == std::vector<float>(sent.begin() + 2000, sent.begin() + 3000)));
+    auto refused =
+        reply.Fetch(reply->output(), Placement(Device::Fake(1)).RequirePath(Path::kPeerIpc)).Get();
+    REQUIRE_CODE(refused.status(), kFailedPrecondition);
+    // A part that lies in one of them goes as that does.
+    Giver part(*user.tensor.Slice(TensorSlice(60, 70)),
+               ChannelOptions().set_require_transport(transport));
+    auto other = part.Get();
+    auto ten = other.Fetch(other->output(), Device::Fake(1)).Get();
+    REQUIRE_CODE(ten.status(), kOk);
+    CHECK(
+        (ValuesOf(Fake(1), *ten) == std::vector<float>(sent.begin() + 3000, sent.begin() + 3500)));
+  }
+}
+
+TEST_CASE("device memory that no process can be given is staged between processes",
+          "[client][device][path]") {
+  Fake(0), Fake(1);
+  UserTensor user(Shape(100, 50));
+  Fake(0).RefuseExports(absl::FailedPreconditionError("it cannot be shared"));
+  Giver giver(user.tensor, ChannelOptions().set_require_transport("shm"));
+  auto reply = giver.Get();
+  for (const Device to : {Device::Fake(1), Device::Host()}) {
+    auto call = reply.Fetch(reply->output(), to);
+    REQUIRE(Eventually([&] { return call.done(); }));
+    CHECK(call.report().path == Path::kPinnedStaging);
+    REQUIRE_CODE(std::move(call).Get().status(), kOk);
+    REQUIRE_CODE(
+        reply.Fetch(reply->output(), Placement(to).RequirePath(Path::kPeerIpc)).Get().status(),
+        kFailedPrecondition);
+  }
+  Fake(0).RefuseExports(absl::OkStatus());
+}
+
 TEST_CASE("host tensors are fetched onto a device", "[client][device]") {
   Fake(1);
   const std::vector<float> sent = Counting(70000);
@@ -311,16 +361,59 @@ TEST_CASE("bytes arrive in the order of the stream that uses their destination",
     stream.Launch([&] { before = ValuesOf(Fake(1), into); });
     auto fetch =
         reply.Fetch(reply->output(), Placement::Into(into).InStream(DeviceStream(&stream)));
-    absl::SleepFor(absl::Milliseconds(5));
-    CHECK_FALSE(fetch.done());
+    const bool early = std::string(transport) == "shm";
+    if (early) {
+      REQUIRE(Eventually([&] { return fetch.done(); }));
+      CHECK(fetch.report().path == Path::kPeerIpc);
+    } else {
+      absl::SleepFor(absl::Milliseconds(5));
+      CHECK_FALSE(fetch.done());
+    }
     CHECK((ValuesOf(Fake(1), into) == std::vector<float>(64)));
-    stream.Finish();
+    if (!early) stream.Finish();
     REQUIRE_CODE(std::move(fetch).Get().status(), kOk);
+    if (early) stream.Finish();
     stream.Launch([&] { after = ValuesOf(Fake(1), into); });
     stream.Finish();
+    REQUIRE(Eventually([&] { return stream.pending() == 0; }));
     CHECK((before == std::vector<float>(64)));
     CHECK((after == sent));
   }
+}
+
+TEST_CASE("a fetch in a stream's order holds what it reads and writes until it is over",
+          "[client][device][order]") {
+  Fake(0), Fake(1);
+  UserTensor user(Shape(64));
+  memory::FakeStream stream;
+  stream.Launch([] {});
+  std::vector<float> seen;
+  {
+    // The server fetches, returns at once, and its reply waits for the copy.
+    test::Inference::Mock mock;
+    Tensor into = Blank(64);
+    std::atomic<bool> returned{false};
+    mock.on_Infer = [&](ServerContext&, const Parcel<test::InferRequest>& request,
+                        Parcel<test::InferReply>&) -> Task<absl::Status> {
+      auto fetched = co_await request.Fetch(request->input(),
+                                            Placement::Into(into).InStream(DeviceStream(&stream)));
+      returned = fetched.ok();
+      co_return fetched.status();
+    };
+    testing::Loopback loop(mock, ChannelOptions().set_require_transport("shm"));
+    test::Inference::Stub stub(loop.channel());
+    Parcel<test::InferRequest> parcel;
+    parcel.Attach(*parcel->mutable_input(), user.tensor);
+    auto call = stub.Infer(parcel);
+    REQUIRE(Eventually([&] { return returned.load(); }));
+    absl::SleepFor(
+        absl::Milliseconds(30));  // longer than a lane is left to READs that were stopped
+    CHECK_FALSE(call.done());
+    stream.Launch([&] { seen = ValuesOf(Fake(1), into); });
+    stream.Finish(2);
+    REQUIRE_CODE(std::move(call).Get().status(), kOk);
+  }
+  CHECK((seen == Counting(64)));
 }
 
 }  // namespace

@@ -58,7 +58,9 @@ class Placement {
   }
 
   // Into memory of a GPU that the work queued on `stream` uses: bytes arrive after what is queued
-  // there when they come, and what is queued there once the fetch has ended sees them.
+  // there when they come, and what is queued there once the fetch has ended sees them. Between GPUs
+  // of one host it ends when the copy stands in the stream, whatever it has to wait for there;
+  // until it is over its owner's memory and its destination are held.
   Placement& InStream(DeviceStream stream) & {
     stream_ = stream.handle();
     return *this;

@@ -226,10 +226,9 @@ TEST_CASE("bytes arrive in the order of the stream that uses their place", "[mac
   stream.Copy(before.mutable_data(), into.data(), bytes);
   auto fetch =
       given.Fetch(given->tensor(), Placement::Into(into).InStream(DeviceStream(stream.handle())));
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  CHECK_FALSE(fetch.done());
-  stream.Release();
+  // It ends while the stream is held: it stands in it.
   REQUIRE(std::move(fetch).Get().ok());
+  stream.Release();
   stream.Copy(after.mutable_data(), into.data(), bytes);
   stream.Synchronize();
   CHECK(FirstWrong(before.device(), before.data(), bytes, 500) == bytes / 4);
@@ -335,13 +334,40 @@ TEST_CASE("a GPU that is full is said, and the process goes on", "[machine]") {
   CHECK(Buffer::Allocate(1 << 20, Device::Cuda(0)).ok());
 }
 
-TEST_CASE("memory that no process can import is refused with its kind", "[machine]") {
+TEST_CASE("memory that no process can import is staged, told and refusable", "[machine]") {
   Reader reader;
-  const auto given =
-      reader.stub.Give(Of("pool", 4096), CallOptions().set_wait_for_ready(true)).Get();
-  INFO(given.status().ToString());
-  CHECK_FALSE(given.ok());
+  uint32_t seed = 50;
+  for (const uint64_t bytes : {1ull, 4096ull, 1000003ull, 40ull << 20}) {
+    reader.See(Of("pool", bytes, 12345, ++seed));
+  }
+  auto given = reader.Get(Of("pool", 1 << 20));
+  for (const Device to : {Device::Cuda(0), Device::Host()}) {
+    CHECK(given.Fetch(given->tensor(), Placement(to).RequirePath(Path::kPinnedStaging)).Get().ok());
+    CHECK(absl::IsFailedPrecondition(
+        given.Fetch(given->tensor(), Placement(to).RequirePath(Path::kSameDevice)).Get().status()));
+  }
   reader.See(Of("malloc", 4096));
+}
+
+TEST_CASE("a fault that stays is told by type, and the process goes on without its GPU",
+          "[machine]") {
+  Reader reader;
+  reader.See(Of("malloc", 4096));
+  REQUIRE(reader.stub.Fault(Of("", 0)).Get().ok());
+  Parcel<::gpu_test::Taken> taken;
+  taken->set_gpu(0);
+  taken.Attach(*taken->mutable_tensor(),
+               *Tensor::Wrap(*Buffer::Allocate(1 << 20), kUInt8, Shape(1 << 20)));
+  const absl::Status status = reader.stub.Take(taken).Get().status();
+  WARN("a fetch onto it: " << status.ToString());
+  CHECK_FALSE(status.ok());
+  CHECK(reader.stub.Free(Of("none", 0)).Get().ok());
+  auto host = reader.stub.Give(Of("host", 4096)).Get();
+  INFO(host.status().ToString());
+  REQUIRE(host.ok());
+  CHECK(host->Fetch((*host)->tensor(), Device::Cuda(0)).Get().ok());
+  Reader again;
+  again.See(Of("malloc", 4096));
 }
 
 TEST_CASE("an owner that sees other GPUs first is read all the same", "[machine]") {

@@ -58,7 +58,13 @@ class OwnerService final : public ::gpu_test::Owner::Service {
                     (tensor.bytes() + 3) / 4);
     return absl::OkStatus();
   }
-  absl::Status Free(ServerContext&, const ::gpu_test::Wanted&, ::gpu_test::Seen& reply) override {
+  absl::Status Fault(ServerContext&, const ::gpu_test::Wanted& wanted, ::gpu_test::Seen&) override {
+    gpu_test::Fault(wanted.gpu());
+    return absl::OkStatus();
+  }
+  absl::Status Free(ServerContext&, const ::gpu_test::Wanted& wanted,
+                    ::gpu_test::Seen& reply) override {
+    if (wanted.memory() == "none") return absl::OkStatus();
     const std::lock_guard lock(mutex_);
     last_ = Tensor();
     memory_.clear();

@@ -267,6 +267,8 @@ std::vector<std::pair<Way, std::vector<size_t>>> AllRows(int gpus) {
   rows.push_back({{"same GPU, cudaMalloc memory", "malloc", 0, 0}, all});
   rows.push_back({{"GPU to host", "library", 0, -1}, host});
   rows.push_back({{"host to GPU", "host", -1, 0}, host});
+  rows.push_back({{"shm staging, GPU to GPU", "pool", 0, gpus - 1}, {256 << 10, 16 * kMiB, kGiB}});
+  rows.push_back({{"shm staging, GPU to host", "pool", 0, -1}, {kGiB}});
   rows.push_back({{"tcp, host to host", "host", -1, -1, "tcp"}, stream});
   rows.push_back({{"tcp, GPU to GPU", "library", 0, gpus - 1, "tcp"}, stream});
   rows.push_back({{"tcp, GPU to host", "library", 0, -1, "tcp"}, {kGiB}});

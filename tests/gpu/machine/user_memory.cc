@@ -177,6 +177,24 @@ void HeldStream::Synchronize() {
   CUDA_CHECK(Function<Result(Stream)>("cuStreamSynchronize")(stream_));
 }
 
+void Fault(int gpu) {
+  UseOn(gpu);
+  constexpr char kKernel[] =
+      ".version 6.4\n.target sm_50\n.address_size 64\n"
+      ".visible .entry fault() {\n"
+      "  .reg .b64 %at;\n  .reg .b32 %value;\n"
+      "  mov.u64 %at, 16;\n  mov.u32 %value, 1;\n"
+      "  st.global.u32 [%at], %value;\n  ret;\n}\n";
+  void *module = nullptr, *kernel = nullptr;
+  CUDA_CHECK(Function<Result(void**, const void*)>("cuModuleLoadData")(&module, kKernel));
+  CUDA_CHECK(Function<Result(void**, void*, const char*)>("cuModuleGetFunction")(&kernel, module,
+                                                                                 "fault"));
+  using Launch = Result(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                        Stream, void**, void**);
+  CUDA_CHECK(
+      Function<Launch>("cuLaunchKernel")(kernel, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));
+}
+
 std::vector<double> RawCopies(int gpu, std::byte* to, const std::byte* from, size_t bytes,
                               int times) {
   UseOn(gpu);

@@ -50,6 +50,9 @@ class HeldStream {
   gpu::abi::Address address_ = 0;
 };
 
+// Runs a kernel on the GPU that writes to no memory: nothing works in its context any more.
+void Fault(int gpu);
+
 // How a copy of the driver's own compares: microseconds of each of `times` copies on a stream of
 // the GPU's, waited for as CUDA's manual says (an event, polled).
 std::vector<double> RawCopies(int gpu, std::byte* to, const std::byte* from, size_t bytes,
