@@ -231,7 +231,7 @@ constexpr size_t kMiB = 1 << 20, kGiB = 1 << 30;
 
 // Of a raw copy; 0: nothing is asked for.
 double GoalOf(const Way& way, size_t bytes) {
-  if (way.from < 0) return 0;
+  if (way.from < 0 || std::string(way.memory) == "pool") return 0;  // what is staged has none
   if (std::string(way.transport) == "tcp") return way.to >= 0 && bytes == kGiB ? 0.90 : 0;
   if (way.to >= 0 && way.from != way.to) {
     return bytes == kGiB ? 0.97 : bytes == 16 * kMiB ? 0.90 : bytes == 2 * kMiB ? 0.75 : 0;
