@@ -83,6 +83,10 @@ bool Reactor::Impl::RunFromUserCode(Work& work) {
   if (!Reclaim()) {
     // Who took the lent seat has left it: what is begun now still leaves at the end of the tick.
     if (!TryTake()) return false;
+    if (sleeper.load() != nullptr) {  // it needs the pollers armed, should this user code block
+      WorkInSeat(&work);
+      return true;
+    }
     Entered();
   }
   work.run(&work);

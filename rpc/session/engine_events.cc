@@ -42,7 +42,7 @@ void EngineImpl::OnReadPath(ReadSlot slot, Path path) {
 
 void EngineImpl::OnReadOrdered(ReadSlot slot) {
   PostedRead* const read = reads_.Find(slot);
-  if (read != nullptr) Transfers::OnReadOrdered(*read);
+  if (read != nullptr) read->transfer->link->transfers().OnReadOrdered(*read);
 }
 
 void EngineImpl::OnReadDone(ReadSlot slot, Error error) {

@@ -282,7 +282,9 @@ void Transfers::OnReadOrdered(PostedRead& read) {
   VERBENA_DCHECK(!read.ordered);
   read.ordered = true;
   ++read.transfer->ordered;
+  --reads_;  // a stream may be long in coming; the READs behind it need not wait
   MaybeTell(*read.transfer);
+  Pump();
 }
 
 void Transfers::MaybeTell(Transfer& transfer) {
@@ -295,9 +297,9 @@ void Transfers::MaybeTell(Transfer& transfer) {
 
 void Transfers::OnReadDone(const PostedRead& read, Error error) {
   Transfer& transfer = *read.transfer;
-  VERBENA_DCHECK(transfer.posted > 0 && reads_ > 0);
+  VERBENA_DCHECK(transfer.posted > 0 && (read.ordered || reads_ > 0));
   --transfer.posted;
-  --reads_;
+  reads_ -= read.ordered ? 0 : 1;
   transfer.ordered -= read.ordered;
   transfer.progress_ns = link_.engine_impl().now_ns();
   if (transfer.told) {

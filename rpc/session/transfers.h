@@ -75,7 +75,7 @@ class Transfers {
   void OnLaneGone();
   void OnReadDone(const PostedRead& read, Error error);
   static void OnReadPath(const PostedRead& read, Path path);
-  static void OnReadOrdered(PostedRead& read);
+  void OnReadOrdered(PostedRead& read);
   // After the fabric's LinkDown, which ends READs that it was given too late to answer.
   void OnLinkDown();
   // Posts what may be posted.
@@ -110,7 +110,7 @@ class Transfers {
   List<Transfer> large_;
   List<Transfer> posted_;  // nothing left to post, or stopping
   uint32_t live_ = 0;
-  uint32_t reads_ = 0;  // posted on this link
+  uint32_t reads_ = 0;  // posted on this link, and not standing in a stream
   uint64_t fetching_bytes_ = 0;
 };
 

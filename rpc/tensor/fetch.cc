@@ -259,10 +259,12 @@ Call<Tensor> FetchTensor(const ParcelBase& parcel, const v1::Tensor& descriptor,
     plan.Follow(placement);
     if (placement.rows() != nullptr) {
       plan.tensor = *placement.destination();
+      plan.KeepInStream(plan.tensor.buffer());
       return AddScattered(plan, entry, layout, placement);
     }
     VERBENA_ASSIGN_OR_RETURN(Tensor destination, DestinationOf(layout, placement));
     absl::Status added = AddTransfers(plan, entry, layout, destination, lent);
+    plan.KeepInStream(destination.buffer());
     plan.tensor = std::move(destination);
     return added;
   });
@@ -318,6 +320,7 @@ Call<Buffer> ParcelBase::Fetch(const v1::Buffer& descriptor, const Placement& pl
       absl::Status copied = CopyHere(slot.local, 0, *to, bytes);
       if (!copied.ok()) return copied;
     }
+    plan.KeepInStream(*to);
     plan.buffer = *std::move(to);
     return absl::OkStatus();
   });

@@ -47,6 +47,11 @@ class FetchPlan {
     require_path = placement.required_path();
   }
   void Keep(Buffer destination) { kept.push_back(std::move(destination)); }
+  // A fetch that ends when its copies stand in a stream has given its result away before they are
+  // over.
+  void KeepInStream(const Buffer& destination) {
+    if (order.stream != nullptr) Keep(destination);
+  }
 
   struct Part {
     uint32_t entry = 0;
@@ -113,7 +118,7 @@ class FetchOperation final : public Operation {
     void OnDone(const absl::Status& status) override {
       running = false;
       if (ordered) --owner_->ordered_;
-      if (status.ok()) owner_->report_.path = path;
+      if (status.ok() && !ordered) owner_->report_.path = path;  // else the user may be reading it
       owner_->OnTransferDone(status);
     }
     bool running = false;

@@ -416,5 +416,36 @@ TEST_CASE("a fetch in a stream's order holds what it reads and writes until it i
   CHECK((seen == Counting(64)));
 }
 
+TEST_CASE("a result that its user drops keeps its memory until the copies in the stream are over",
+          "[client][device][order]") {
+  Fake(0), Fake(1);
+  UserTensor user(Shape(1, 64));
+  Giver shm(user.tensor, ChannelOptions().set_require_transport("shm"));
+  auto reply = shm.Get();
+  const size_t bytes = user.tensor.bytes();
+  const memory::Extent extent = *Fake(1).Allocate(bytes);
+  memory::FakeStream stream;
+  for (const bool scattered : {false, true}) {
+    INFO((scattered ? "rows" : "whole"));
+    std::atomic<bool> released{false};
+    stream.Launch([] {});
+    {
+      Tensor into =
+          *Tensor::Wrap(Buffer::Wrap(
+                            extent.base, bytes, [&] { released = true; }, Device::Fake(1)),
+                        kFloat32, Shape(1, 64));
+      Placement placement = scattered ? Placement::IntoRows(into, {0}) : Placement::Into(into);
+      auto fetch =
+          reply.Fetch(reply->output(), std::move(placement).InStream(DeviceStream(&stream)));
+      REQUIRE_CODE(std::move(fetch).Get().status(), kOk);
+    }
+    absl::SleepFor(absl::Milliseconds(10));
+    CHECK_FALSE(released.load());
+    stream.Finish();
+    REQUIRE(Eventually([&] { return released.load(); }));
+  }
+  Fake(1).Free(extent);
+}
+
 }  // namespace
 }  // namespace verbena

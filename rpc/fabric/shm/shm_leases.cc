@@ -156,8 +156,8 @@ void ShmFabric::Revoke(LeaseSlot slot) {
   const Ending ending{slot, record.link, serial, record.entry, record.word};
   if (record.state == LeaseRecord::State::kLive && link != nullptr) {
     link->leases.Revoke(record.entry);
-    stages_.End(slot);
   }
+  stages_.End(slot);  // also of a lane that is down
   record = LeaseRecord();
   if (StillRead(ending)) {
     endings_.push_back(ending);

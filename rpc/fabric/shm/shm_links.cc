@@ -40,7 +40,11 @@ void ShmFabric::OnTaken(Link& link, const JobResult& result) {
   if (!taken.not_mapped.ok()) {
     VERBENA_LOG(kWarning, "READs of what a peer exported are off: ", taken.not_mapped.ToString());
   }
-  link.unmapped.insert(link.unmapped.end(), taken.unmapped.begin(), taken.unmapped.end());
+  for (const uint64_t buffer : taken.unmapped) {
+    const bool known =
+        std::find(link.unmapped.begin(), link.unmapped.end(), buffer) != link.unmapped.end();
+    if (!known) link.unmapped.push_back(buffer);
+  }
   if (link.closing) return;
   if (absl::IsUnavailable(result.status)) {
     link.hung_up = true;  // frames that were sent before are delivered first

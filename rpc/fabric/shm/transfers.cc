@@ -146,12 +146,16 @@ void Transfers::Begin(uint32_t index) {
   if (t.error != Error::kOk || t.bytes == 0) return Finish(index);
   if (view.buffer != 0) {
     if (view.buffer == kStagedBuffer) return BeginStaged(index);
-    if (!HasImport(t, view)) return;
     const std::vector<uint64_t>& unmapped = link.unmapped;
-    if (t.import == nullptr &&
-        std::find(unmapped.begin(), unmapped.end(), view.buffer) != unmapped.end()) {
+    const auto cannot_be_mapped = [&] {
+      return std::find(unmapped.begin(), unmapped.end(), view.buffer) != unmapped.end();
+    };
+    // What was tried once in vain is not tried for each READ.
+    if (FindImport(link, view.buffer, *t.into) == nullptr && cannot_be_mapped()) {
       return BeginStaged(index);
     }
+    if (!HasImport(t, view)) return;
+    if (t.import == nullptr && cannot_be_mapped()) return BeginStaged(index);
     const size_t mapped = t.import == nullptr ? 0 : t.import->mapping().bytes;
     t.error = t.import == nullptr ? Error::kUnsupported : Error::kOutOfBounds;
     if (view.start > mapped || t.offset > mapped - view.start ||
@@ -298,10 +302,12 @@ void Transfers::TellOrdered() {
 void Transfers::Finish(uint32_t index) {
   Transfer& t = all_[index];
   if (t.state == State::kCopying) {
-    --(t.ordered ? ordered_ : begun_);
+    if (!t.staged) --(t.ordered ? ordered_ : begun_);
     --t.link->copies;
     if (t.staged) std::erase(staged_, index);
-    if (t.error == Error::kOk && !LeaseStillLive(t.link->theirs.leases(), t.key)) {
+    // What is held is not reused before the hold is dropped, whatever became of the lease.
+    if (t.error == Error::kOk && t.hold == kNoHold &&
+        !LeaseStillLive(t.link->theirs.leases(), t.key)) {
       t.error = Error::kLeaseLost;
     }
   }

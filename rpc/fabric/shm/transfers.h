@@ -51,7 +51,7 @@ class Transfers {
   // Whether a copy into a destination of the lane goes on.
   bool Copying(const Link& link, Lane lane) const;
 
-  bool busy() const { return begun_ > 0 || !small_.empty() || !large_.empty(); }
+  bool busy() const { return begun_ > 0 || !staged_.empty() || !small_.empty() || !large_.empty(); }
   // Copies that stand in streams: they end without this thread, and Work finds out.
   uint32_t ordered() const { return ordered_; }
   // Copies at most `budget` bytes; `yield` as in memory::CopyEngine::Poll. True: something ended.
@@ -119,8 +119,10 @@ class Transfers {
   bool HasStages(Transfer& t, uint64_t buffer);
   // Host memory serves whatever it is copied to; a device's must be mapped by the one that copies.
   static const Import* FindImport(const Link& link, uint64_t buffer, const memory::Device& into);
-  // False: it waits for the mapping.
+  // False: it waits for the mapping, or for room in the engine.
   bool CopyStage(uint32_t index, uint32_t stage);
+  // False: the engine has no room now.
+  bool CopyFromStage(uint32_t index, uint32_t stage, const std::byte* from);
   void AskStages(uint32_t index);
   void OnStageCopied(uint32_t index, uint32_t stage, bool ok);
   static void FreeStage(Link& link, uint32_t stage);

@@ -23,7 +23,6 @@ void Transfers::BeginStaged(uint32_t index) {
   t.state = Transfers::State::kCopying;
   t.staged = true;
   t.imported = false;
-  ++begun_;
   ++t.link->copies;
   staged_.push_back(index);
   AskStages(index);
@@ -122,22 +121,37 @@ bool Transfers::CopyStage(uint32_t index, uint32_t i) {
     t.error = Error::kOutOfBounds;
     return true;
   }
-  const std::byte* from = mapping.base + start;
+  return CopyFromStage(index, i, mapping.base + start);
+}
+
+// One copy for all that lies on one device: an engine has room for so many, not for every piece.
+bool Transfers::CopyFromStage(uint32_t index, uint32_t i, const std::byte* from) {
+  Transfer& t = all_[index];
+  AskedStage& stage = t.link->stages[i];
+  const uint64_t tag = (uint64_t{i} + 1) << 32 | index;
+  absl::InlinedVector<memory::CopyPiece, 8> run;
+  const LocalPiece* last = nullptr;
+  bool full = false;
+  const auto copy_run = [&] {
+    if (run.empty() || full) return;
+    full = !EngineFor(*last->device).Copy(tag, run, last->order);
+    stage.copies += full ? 0 : 1;
+    run.clear();
+  };
   uint64_t at = 0;
-  for (size_t p = 0; p < t.pieces.size(); at += t.pieces[p++].bytes) {
-    const LocalPiece& piece = t.pieces[p];
+  for (const LocalPiece& piece : t.pieces) {
     const uint64_t begin = std::max(at, stage.offset);
     const uint64_t end = std::min(at + piece.bytes, stage.offset + stage.bytes);
-    if (begin >= end) continue;
-    const memory::CopyPiece copy{piece.data + (begin - at), from + (begin - stage.offset),
-                                 end - begin};
-    const uint64_t tag = (uint64_t{i} + 1) << 32 | index;
-    if (EngineFor(*piece.device).Copy(tag, {&copy, 1}, piece.order)) {
-      ++stage.copies;
-    } else {
-      t.error = Error::kNoMemory;
+    if (begin < end) {
+      if (last != nullptr && last->device != piece.device) copy_run();
+      last = &piece;
+      run.push_back({piece.data + (begin - at), from + (begin - stage.offset), end - begin});
     }
+    at += piece.bytes;
   }
+  copy_run();
+  if (full && stage.copies == 0) return false;  // the next step has room
+  if (full) t.error = Error::kNoMemory;
   if (stage.copies > 0) stage.state = Stage::kCopying;
   return true;
 }
