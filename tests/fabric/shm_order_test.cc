@@ -80,7 +80,7 @@ TEST_CASE("a revocation waits for a copy that stands in a stream", "[shm][device
   CHECK(o.pair.client_events.reads[ReadSlot{2, 1}.word()][0] == Error::kLeaseLost);
   o.stream.Finish();
   REQUIRE(o.pair.Until([&] { return !o.pair.server_events.revoked.empty(); }));
-  REQUIRE(o.pair.Until([&] { return !o.pair.client_events.reads[ReadSlot{1, 1}.word()].empty(); }));
+  REQUIRE(o.pair.Until([&] { return o.Ended(1); }));
   CHECK(o.Arrived());
 }
 
@@ -107,6 +107,10 @@ TEST_CASE("a link whose stream still copies ends when that has ended", "[shm][de
   o.pair.Settle();
   CHECK(o.pair.server_events.down[kLink].empty());
   CHECK(o.pair.client_events.down[kLink].empty());
+  // Nor is what it copies from given back before.
+  o.pair.server().Revoke({1, 1});
+  o.pair.Settle();
+  CHECK(o.pair.server_events.revoked.empty());
   o.stream.Finish();
   REQUIRE(o.pair.Until([&] {
     return o.pair.server_events.down[kLink].size() == 1 &&

@@ -82,8 +82,10 @@ void ShmFabric::BeginDown(Link& link, const absl::Status& cause) {
   }
   link.pending_leases.clear();
   VoidLeases(link, nullptr);
+  // The others are void, and known until they are revoked: a stream of the peer's may still read.
   for (LeaseRecord& record : lease_records_) {
-    if (record.link == link.id) record = LeaseRecord();
+    const bool pending = record.state == LeaseRecord::State::kPending;
+    if (record.link == link.id && pending) record = LeaseRecord();
   }
   transfers_.Cancel(link, nullptr, Error::kLinkDown);
   std::erase(want_buffer_, link.id);
