@@ -60,8 +60,7 @@ struct Hold {
   std::atomic<uint64_t> entry;
 };
 struct Desk {
-  alignas(64) std::atomic<uint64_t> asked;  // requests, ever
-  std::atomic<uint64_t> finished;           // of them, those whose bytes nobody needs any more
+  alignas(64) std::atomic<uint64_t> asked;  // counts up when there are new requests
   StageRequest requests[kStages];
   StageAnswer answers[kStages];  // to the peer's requests
   Hold holds[kHolds];

@@ -28,10 +28,7 @@ void Transfers::BeginStaged(uint32_t index) {
   AskStages(index);
 }
 
-void Transfers::FreeStage(Link& link, uint32_t stage) {
-  link.stages[stage].state = Stage::kFree;
-  link.mine.desk().finished.fetch_add(1, std::memory_order_release);
-}
+void Transfers::FreeStage(Link& link, uint32_t stage) { link.stages[stage].state = Stage::kFree; }
 
 void Transfers::AskStages(uint32_t index) {
   Transfer& t = all_[index];

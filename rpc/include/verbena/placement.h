@@ -45,12 +45,15 @@ class Placement {
   // the same type, and whose rows are of the same shape and whole bytes. A row that is named twice
   // holds either. All rows travel together, and on a GPU are copied together: it costs little more
   // than one copy of as many bytes. The result of the fetch is `table`. For Fetch of a tensor only.
-  // More than kFetchPiecesMax (4,096) runs of rows that do not lie side by side:
-  // RESOURCE_EXHAUSTED.
+  // INVALID_ARGUMENT: another number of rows, another type or shape, a table that is not
+  // contiguous and writable. OUT_OF_RANGE: a row that `table` does not have. UNIMPLEMENTED: what is
+  // fetched is strided. RESOURCE_EXHAUSTED: more than kFetchPiecesMax (4,096) runs of rows that do
+  // not lie side by side.
   static Placement IntoRows(Tensor table, std::vector<int64_t> rows) {
     Placement p;
     p.device_ = table.device();
-    std::vector<Tensor> tables(1, std::move(table));
+    std::vector<Tensor> tables;
+    tables.push_back(std::move(table));
     auto destinations = std::make_shared<Destinations>(std::move(tables), std::move(rows));
     destinations->scattered = true;
     p.into_ = std::move(destinations);
