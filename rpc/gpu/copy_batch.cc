@@ -24,12 +24,14 @@ bool Covers(const CudaDevice& device, const std::byte* pointer, size_t bytes, bo
 
 bool CudaCopyEngine::IssueBatch(Queued& entry) {
   const CopyKernel& kernel = device_.copy_kernel();
-  if (piece_offset_ != 0 || entry.pieces.size() - piece_ < kBatchPiecesMin || !kernel.loaded()) {
+  if (piece_offset_ != 0 || piece_ < unbatched_ || entry.pieces.size() - piece_ < kBatchPiecesMin ||
+      !kernel.loaded()) {
     return false;
   }
   CopyKernel::Batch batch;
   CudaDevice::Range to, from;
-  for (size_t i = piece_; i < entry.pieces.size() && batch.count < CopyKernel::kPiecesMax; ++i) {
+  size_t i = piece_;
+  for (; i < entry.pieces.size() && batch.count < CopyKernel::kPiecesMax; ++i) {
     const memory::CopyPiece& piece = entry.pieces[i];
     if (piece.bytes == 0 || piece.bytes > kBatchedBytesMax ||
         !Covers(device_, piece.to, piece.bytes, true, to) ||
@@ -39,7 +41,10 @@ bool CudaCopyEngine::IssueBatch(Queued& entry) {
     batch.pieces[batch.count++] = {reinterpret_cast<abi::Address>(piece.to),
                                    reinterpret_cast<abi::Address>(piece.from), piece.bytes};
   }
-  if (batch.count < kBatchPiecesMin) return false;
+  if (batch.count < kBatchPiecesMin) {
+    unbatched_ = i + 1;  // not asked again for each
+    return false;
+  }
   Check(entry, kernel.Launch(device_.driver(), batch, stream_), "a batch of copies");
   piece_ += batch.count;
   return true;

@@ -150,6 +150,7 @@ bool CudaCopyEngine::IssueFront(size_t& budget, absl::FunctionRef<bool()> yield)
 
 void CudaCopyEngine::Begin(Queued& entry) {
   begun_ = true;
+  unbatched_ = 0;
   if (entry.order.stream != nullptr) WaitFor(entry);
 }
 

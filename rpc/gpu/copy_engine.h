@@ -96,6 +96,7 @@ class CudaCopyEngine final : public memory::CopyEngine {
   bool begun_ = false;             // of that one
   size_t piece_ = 0;
   size_t piece_offset_ = 0;
+  size_t unbatched_ = 0;  // pieces below it go one by one
   std::byte* stage_memory_ = nullptr;
   std::array<Stage, kStages> stages_;
   uint64_t first_stage_ = 0, last_stage_ = 0;

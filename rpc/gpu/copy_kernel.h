@@ -19,8 +19,8 @@ class CopyKernel {
   static constexpr size_t kPiecesMax = 256;
   // As the kernel reads them. `to` and `from` are multiples of kAlignment.
   struct Piece {
-    abi::Address to = 0, from = 0;
-    uint64_t bytes = 0;
+    abi::Address to, from;
+    uint64_t bytes;
   };
   static constexpr size_t kAlignment = 16;
   struct Batch {

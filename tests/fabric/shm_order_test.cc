@@ -145,5 +145,24 @@ TEST_CASE("nobody spins for a copy that stands in a stream, and its end is notic
   REQUIRE(o.pair.Until([&] { return o.Ended(1); }));
 }
 
+TEST_CASE("nobody spins for a link whose peer's stream still copies", "[shm][device][order]") {
+  Ordered o;
+  o.Read(1);
+  REQUIRE(o.pair.Until([&] { return o.Told(1); }));
+  fabric::Fabric& server = o.pair.server();
+  server.Close(kLink);
+  fabric::Fabric& client = o.pair.client();
+  REQUIRE(o.pair.Until([&] { return !server.HasLater() && !client.HasLater(); }));
+  REQUIRE_FALSE(client.Arm());
+  client.Disarm();
+  REQUIRE_FALSE(server.Arm());
+  o.stream.Finish();
+  // It looks by itself, whether it is rung or not.
+  pollfd woken{server.fd(), POLLIN, 0};
+  REQUIRE(poll(&woken, 1, 10000) == 1);
+  server.Disarm();
+  REQUIRE(o.pair.Until([&] { return o.pair.server_events.down[kLink].size() == 1; }));
+}
+
 }  // namespace
 }  // namespace verbena::contract

@@ -82,6 +82,8 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
     LinkId link = LinkId::kNone;
     uint8_t lane_index = 0;
   };
+  // Stages, whose memory's export is waited for like a lease's.
+  static constexpr LeaseSlot kStagesSlot{};
   // A revocation that waits for what still reads the memory: copies to stages, the peer's holds.
   struct Ending {
     LeaseSlot slot;
@@ -161,8 +163,12 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   void MakeStages(Link& link) override;
   void ShowStages(Link& link) override;
   void Answered(Link& link) override { WakePeer(link); }
-  Link* LinkOf(LinkId link, uint64_t) override { return Find(link); }
+  Link* LinkOf(LinkId id, uint64_t serial) override {
+    Link* const link = Find(id);
+    return link == nullptr || link->serial != serial ? nullptr : link;
+  }
   bool OrderedSoon() const;
+  static bool MayEnd(const Link& link);
   void SetTimer();
   void WantImport(Link& link, const Want& want) override;
   void PostTake(Link& link);

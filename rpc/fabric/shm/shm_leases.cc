@@ -17,9 +17,6 @@ constexpr uint32_t kLeaseSlotsMax = 1 << 22;
 // Buffers of which it is remembered that no peer can map them. Beyond, the first is found out
 // again.
 constexpr size_t kStagedMax = 1024;
-// Waits for its memory's export like a lease, and is none.
-constexpr LeaseSlot kStagesSlot{};
-
 // Memory of a device that is there, and that no process can be given.
 bool CanStage(const memory::Region& region, const absl::Status& why) {
   return !region.device().host_accessible() &&

@@ -77,7 +77,7 @@ void ShmFabric::BeginDown(Link& link, const absl::Status& cause) {
   link.mine.control().closed.store(1, std::memory_order_release);
   WakePeer(link);
   for (const PendingLease& p : link.pending_leases) {
-    const bool of_stages = p.slot == LeaseSlot{};
+    const bool of_stages = p.slot == kStagesSlot;
     if (!of_stages) events_.LeaseRefused(p.slot, Error::kLinkDown);
   }
   link.pending_leases.clear();
@@ -93,6 +93,12 @@ void ShmFabric::BeginDown(Link& link, const absl::Status& cause) {
   closing_.push_back(&link);
 }
 
+// A stream of the peer's may still copy from what it leased.
+bool ShmFabric::MayEnd(const Link& link) {
+  return !link.down_queued && link.copies == 0 && !link.importing &&
+         (link.hung_up || !AnyHeld(link.theirs.desk().holds));
+}
+
 bool ShmFabric::AdvanceEnds() {
   bool any = false;
   std::erase_if(lane_breaks_, [&](const LaneBreak& b) {
@@ -102,9 +108,7 @@ bool ShmFabric::AdvanceEnds() {
     return any = true;
   });
   for (Link* link : closing_) {
-    if (link->down_queued || link->copies > 0 || link->importing) continue;
-    // A stream of the peer's may still copy from what it leased.
-    if (!link->hung_up && AnyHeld(link->theirs.desk().holds)) continue;
+    if (!MayEnd(*link)) continue;
     link->down_queued = true;
     events_.LinkDown(link->id);
     any = true;

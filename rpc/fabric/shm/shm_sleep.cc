@@ -94,8 +94,9 @@ bool ShmFabric::PeerOnThisCpu() const {
 bool ShmFabric::HasLater() const {
   // A ring was taken, and what rang has not been looked at.
   const bool cold_news = scan_cold_ && !cold_.empty();
-  return cold_news || !events_.empty() || !closing_.empty() || inbox_->any() || transfers_.busy() ||
-         stages_.busy() || OrderedSoon();
+  return cold_news || !events_.empty() || inbox_->any() || transfers_.busy() || stages_.busy() ||
+         OrderedSoon() ||
+         std::any_of(closing_.begin(), closing_.end(), [](const Link* l) { return MayEnd(*l); });
 }
 
 bool ShmFabric::OrderedSoon() const {
@@ -124,11 +125,12 @@ bool ShmFabric::Arm() {
   // Pairs with WakePeer.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const bool news =
-      std::any_of(hot_.begin(), hot_.end(), [](const Link* link) { return HasNews(*link); }) ||
+      std::any_of(hot_.begin(), hot_.end(),
+                  [](const Link* link) { return !link->closing && HasNews(*link); }) ||
       std::any_of(endings_.begin(), endings_.end(),
                   [this](const Ending& ending) { return !StillRead(ending); });
   if (!news) {
-    if (transfers_.ordered() > 0) SetTimer();
+    if (transfers_.ordered() > 0 || !closing_.empty()) SetTimer();
     return false;
   }
   // Awake at once, without the system calls of Disarm; a bell that rang meanwhile costs one sleep.

@@ -19,8 +19,8 @@ class Stages {
   static constexpr uint32_t kNone = ~0u;
 
   // Of the pools, which are page-locked where GPUs are used. Where the pools would have to grow
-  // first, which is asked for, it is other memory for now: devices then copy by way of stages of
-  // their own.
+  // first, which is asked for, it is other memory until Rest: devices then copy by way of stages
+  // of their own.
   Stages();
 
   // kNone: none is free.
