@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "rpc/memory/fake_device.h"
 #include "rpc/memory/fake_stream.h"
 #include "tests/client/fixture.h"
@@ -445,6 +446,27 @@ TEST_CASE("a result that its user drops keeps its memory until the copies in the
     REQUIRE(Eventually([&] { return released.load(); }));
   }
   Fake(1).Free(extent);
+}
+
+TEST_CASE("device memory over verbs is refused by name, and the channel goes on",
+          "[client][reach]") {
+  if (TestTransports() != std::vector<std::string>{"verbs"}) {
+    WARN("skipped: for machines with an RDMA device (tests/run --verbs)");
+    return;
+  }
+  Fake(0), Fake(1);
+  const ChannelOptions verbs = ChannelOptions().set_require_transport("verbs");
+  UserTensor user(Shape(64));
+  Giver device(user.tensor, verbs);
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status status = device.stub.Infer(InferParcel()).Get().status();
+    REQUIRE_CODE(status, kFailedPrecondition);
+    CHECK(absl::StrContains(status.message(), "does not reach the memory"));
+  }
+  Giver host(FloatTensor({1, 2}), verbs);
+  auto reply = host.Get();
+  REQUIRE_CODE(reply.Fetch(reply->output(), Device::Fake(1)).Get().status(), kUnimplemented);
+  REQUIRE_CODE(reply.Fetch(reply->output(), Device::Host()).Get().status(), kOk);
 }
 
 }  // namespace
