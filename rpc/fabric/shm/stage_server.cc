@@ -41,8 +41,9 @@ void StageServer::Serve(Link& link) {
   served.asked = desk.asked.load(std::memory_order_acquire);
   served.again = false;
   if (!served.shown && served.refusal == Error::kOk) {
-    if (!std::exchange(served.making, true)) owner_.MakeStages(link);
-    return;
+    if (std::exchange(served.making, true)) return;
+    // The block is there where the peer could not be told of it.
+    return served.block ? owner_.ShowStages(link) : owner_.MakeStages(link);
   }
   for (uint32_t stage = 0; stage < kStages; ++stage) {
     const uint64_t sequence = desk.requests[stage].sequence.load(std::memory_order_acquire);
@@ -58,14 +59,21 @@ void StageServer::Serve(Link& link) {
 void StageServer::OnMade(Link& link, memory::Block block) {
   link.served->block = std::move(block);
   if (link.served->block) return owner_.ShowStages(link);
-  link.served->refusal = Error::kNoMemory;
-  Serve(link);
+  Refuse(link, Error::kNoMemory);
 }
 
 void StageServer::OnShown(Link& link, bool ok) {
-  link.served->shown = ok;
-  if (!ok) link.served->refusal = Error::kUnsupported;
+  if (!ok) return Refuse(link, Error::kUnsupported);
+  link.served->shown = true;
   Serve(link);
+}
+
+void StageServer::Refuse(Link& link, Error error) {
+  link.served->refusal = error;
+  Serve(link);
+  // Whoever asks from now on has them tried for once more.
+  link.served->refusal = Error::kOk;
+  link.served->making = false;
 }
 
 const StageServer::Lent* StageServer::Find(const Link& link, const StageRequest& request,

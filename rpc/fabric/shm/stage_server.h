@@ -27,7 +27,7 @@ struct ServedStages {
   memory::Block block;
   bool making = false;  // it is being made, or shown to the peer
   bool shown = false;
-  Error refusal = Error::kOk;                 // there will be none
+  Error refusal = Error::kOk;                 // what those who wait for them are told
   uint64_t asked = 0;                         // requests that were looked at
   bool again = false;                         // some of them have to wait
   std::array<uint64_t, kStages> sequences{};  // begun last
@@ -86,6 +86,8 @@ class StageServer {
     memory::RegionRef region;
   };
 
+  // Answers all that wait for stages: there are none now.
+  void Refuse(Link& link, Error error);
   // What it asks for; null and `error` where it may not be had.
   const Lent* Find(const Link& link, const StageRequest& request, uint64_t& offset, size_t& bytes,
                    Error& error) const;
