@@ -229,8 +229,9 @@ bool FloodProved(const std::string& address) {
     fabric::Fabric& fabric = link.fabric();
     const uint32_t granted = link.writer().credits().TakeGrant();
     // In the seat, so that this end neither hears of grants nor gives any: then the other end's run
-    // out, however fast it reads.
-    for (uint32_t i = 0; i < 4000u / static_cast<uint32_t>(kSlowdown); ++i) {
+    // out, however fast it reads: each grant costs it one of 255 that it has left at most, and is
+    // for four of these frames at most.
+    for (uint32_t i = 0; i < 4000; ++i) {
       fabric::OutFrame frame;
       if (!fabric.AcquireFrame(link.id(), frame)) return;
       // Odd sizes, so that a ring that is run over does not hold whole frames.
