@@ -1,6 +1,13 @@
 #include "rpc/base/clock.h"
 
+#include <fcntl.h>
 #include <time.h>
+#include <unistd.h>
+
+#include <string_view>
+
+#include "rpc/base/clock_source.h"
+#include "rpc/base/unique_fd.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -17,9 +24,16 @@ int64_t MonotonicNs() {
 
 #if defined(__x86_64__)
 
-bool InvariantTsc() {
+constexpr const char* kClockSource =
+    "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+
+// Invariant by the CPU's own word or the kernel's, which keeps time by it. Hypervisors leave the
+// first out where the machine may move to another CPU; the kernel then goes by a clock of theirs,
+// unless it was told that the counter will do.
+bool UsableTsc() {
   unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(0x80000007u, &a, &b, &c, &d) != 0 && (d & (1u << 8)) != 0;
+  const bool invariant = __get_cpuid(0x80000007u, &a, &b, &c, &d) != 0 && (d & (1u << 8)) != 0;
+  return invariant || internal::NamesTsc(kClockSource);
 }
 
 // Both clocks as of one moment: the pair of reads that lay closest together, of several.
@@ -39,7 +53,7 @@ void ReadBoth(uint64_t& tsc, int64_t& ns) {
 
 // False: the counter is not usable.
 bool Calibrate() {
-  if (!InvariantTsc()) return false;
+  if (!UsableTsc()) return false;
   uint64_t first_tsc = 0, tsc = 0;
   int64_t first_ns = 0, ns = 0;
   ReadBoth(first_tsc, first_ns);
@@ -69,6 +83,13 @@ int64_t SteadyNsSlow() {
   if (usable) return SteadyNs();
 #endif
   return MonotonicNs();
+}
+
+bool NamesTsc(const char* path) {
+  const UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+  char text[32];
+  const ssize_t size = file.get() < 0 ? -1 : ::read(file.get(), text, sizeof text);
+  return size > 0 && std::string_view(text, static_cast<size_t>(size)) == "tsc\n";
 }
 
 }  // namespace internal
