@@ -1,6 +1,10 @@
 // shm with device memory that cannot be mapped by its reader: by way of stages.
+#include <poll.h>
+
+#include <thread>
 #include <vector>
 
+#include "rpc/base/slowdown.h"
 #include "rpc/memory/known_regions.h"
 #include "tests/contract/fabric_contract.h"
 #include "tests/fabric/fake_region.h"
@@ -45,6 +49,12 @@ struct Stages {
   Error Wait(uint32_t slot) {
     REQUIRE(pair.Until([&] { return Ended(slot); }));
     return pair.client_events.reads[ReadSlot{slot, 1}.word()][0];
+  }
+  // The owner alone works: one of eight stages is filled.
+  void FillOne() {
+    from.LetCopies(1);
+    // It copies a part of a stage in each look.
+    for (int i = 0; i < 64 || from.waiting() == 8; ++i) pair.server().Poll(pair.server_events);
   }
   bool Arrived() {
     std::vector<std::byte> seen(kBytes);
@@ -167,6 +177,95 @@ TEST_CASE("an owner that dies under a staged READ ends it", "[shm][device]") {
   s.pair.DropServer();
   CHECK(s.Wait(1) == Error::kLinkDown);
   REQUIRE(s.pair.Until([&] { return s.pair.client_events.down[kLink].size() == 1; }));
+}
+
+// What a reactor asks before it sleeps.
+bool Sleeps(fabric::Fabric& fabric) { return !fabric.HasLater() && !fabric.Arm(); }
+bool Rings(fabric::Fabric& fabric, int time_ms) {
+  pollfd event{fabric.fd(), POLLIN, 0};
+  return ::poll(&event, 1, time_ms) == 1;
+}
+void Wake(fabric::Fabric& fabric, Recorder& events) {
+  // Who has not slept leaves an old ring where it is.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  fabric.Disarm();
+  fabric.Poll(events);
+}
+// Asleep, and nothing rings.
+bool FallsAsleep(fabric::Fabric& fabric, Recorder& events) {
+  if (Sleeps(fabric) && !Rings(fabric, 0)) return true;
+  Wake(fabric, events);
+  return false;
+}
+
+TEST_CASE("a reader sleeps while its owner fills stages, and is woken by an answer",
+          "[shm][device][sleep]") {
+  Stages s;
+  s.from.LetCopies(0);
+  s.Read(1, 0, kBytes);
+  REQUIRE(s.pair.Until([&] { return s.from.waiting() == 8; }));
+  // Its link is polled, or long cold.
+  if (GENERATE(false, true)) s.pair.Settle();
+  REQUIRE(s.pair.Until([&] { return FallsAsleep(s.pair.client(), s.pair.client_events); }));
+  s.to.LetCopies(0);
+  s.FillOne();
+  REQUIRE(Rings(s.pair.client(), 10'000 * kSlowdown));
+  Wake(s.pair.client(), s.pair.client_events);
+  // A job maps the stages first.
+  REQUIRE(s.pair.Until([&] { return s.to.waiting() > 0; }));
+  s.to.LetCopies(-1);
+  s.from.LetCopies(-1);
+  REQUIRE(s.Wait(1) == Error::kOk);
+  CHECK(s.Arrived());
+}
+
+TEST_CASE("a reader does not sleep once an answer has come, or its owner is gone",
+          "[shm][device][sleep]") {
+  Stages s;
+  s.from.LetCopies(0);
+  s.Read(1, 0, kBytes);
+  REQUIRE(s.pair.Until([&] { return s.from.waiting() == 8; }));
+  SECTION("an answer") {
+    s.FillOne();
+    CHECK_FALSE(Sleeps(s.pair.client()));
+    s.pair.client().Disarm();
+    s.from.LetCopies(-1);
+    CHECK(s.Wait(1) == Error::kOk);
+  }
+  SECTION("it closes the link") {
+    s.pair.server().Close(kLink);
+    CHECK_FALSE(Sleeps(s.pair.client()));
+    s.pair.client().Disarm();
+    CHECK(s.Wait(1) == Error::kLinkDown);
+  }
+  SECTION("its lane breaks here") {
+    s.pair.client().BreakLane(kLink, kReader);
+    CHECK_FALSE(Sleeps(s.pair.client()));
+    s.pair.client().Disarm();
+    CHECK(s.Wait(1) == Error::kLaneDown);
+  }
+}
+
+TEST_CASE("a READ that waits for another's stages is woken when one is free",
+          "[shm][device][sleep]") {
+  Stages s;
+  s.from.LetCopies(0);
+  s.Read(1, 0, kBytes);
+  REQUIRE(s.pair.Until([&] { return s.from.waiting() == 8; }));
+  // All stages are being filled for a READ that is no more.
+  s.pair.client().BreakLane(kLink, kReader);
+  CHECK(s.Wait(1) == Error::kLaneDown);
+  s.Read(2, 0, kBytes, Path::kNone, 2);
+  s.pair.Settle();
+  REQUIRE(s.pair.Until([&] { return FallsAsleep(s.pair.client(), s.pair.client_events); }));
+  s.FillOne();
+  REQUIRE(Rings(s.pair.client(), 10'000 * kSlowdown));
+  Wake(s.pair.client(), s.pair.client_events);
+  // What it asks for takes that stage's place.
+  while (s.from.waiting() == 7) s.pair.server().Poll(s.pair.server_events);
+  s.from.LetCopies(-1);
+  REQUIRE(s.Wait(2) == Error::kOk);
+  CHECK(s.Arrived());
 }
 
 TEST_CASE("a copy to a stage that faults is that READ's", "[shm][device]") {

@@ -29,8 +29,9 @@ struct PendingLease {
 
 // A stage of the peer's that READs of this side asked for.
 struct AskedStage {
-  // kAbandoned: its READ has ended, and its answer has not come.
-  enum class State : uint8_t { kFree, kAsked, kCopying, kAbandoned };
+  // kAnswered: filled, and not begun to be emptied. kAbandoned: its READ has ended, and its answer
+  // has not come.
+  enum class State : uint8_t { kFree, kAsked, kAnswered, kCopying, kAbandoned };
   State state = State::kFree;
   uint32_t transfer = 0;
   uint64_t sequence = 0;

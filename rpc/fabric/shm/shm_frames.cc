@@ -155,7 +155,7 @@ bool ShmFabric::Poll(EventSink& sink) {
   busy_ticks_ = any ? kBusyTicks : busy_ticks_ - (busy_ticks_ > 0);
   if (inbox_->any()) [[unlikely]]
     TakeResults();
-  if (transfers_.busy() || transfers_.ordered() > 0 || stages_.busy()) {
+  if (transfers_.any() || stages_.busy()) {
     const size_t budget = any ? kCopyBudgetFrames : busy_ticks_ > 0 ? kCopyBudgetBusy : kCopyBudget;
     any |= transfers_.busy() || stages_.busy();
     any |= transfers_.Work(budget, [this] { return FrameWaits(); });

@@ -51,7 +51,12 @@ class Transfers {
   // Whether a copy into a destination of the lane goes on.
   bool Copying(const Link& link, Lane lane) const;
 
-  bool busy() const { return begun_ > 0 || !staged_.empty() || !small_.empty() || !large_.empty(); }
+  // Whether Work would do anything now. What waits for another process does not count: that rings.
+  bool busy() const {
+    return begun_ > 0 || !small_.empty() || !large_.empty() || (!staged_.empty() && StagesToDo());
+  }
+  // Whether there is anything at all.
+  bool any() const { return !staged_.empty() || busy() || ordered_ > 0; }
   // Copies that stand in streams: they end without this thread, and Work finds out.
   uint32_t ordered() const { return ordered_; }
   // Copies at most `budget` bytes; `yield` as in memory::CopyEngine::Poll. True: something ended.
@@ -114,6 +119,7 @@ class Transfers {
   void TellOrdered();
   // Staged READs. Each step asks for what it may, and copies what has been answered. True: ended.
   void BeginStaged(uint32_t index);
+  bool StagesToDo() const;
   bool StepStaged(uint32_t index);
   // Whether stages are mapped, and ready; else a job is to see to it.
   bool HasStages(Transfer& t, uint64_t buffer);
@@ -126,6 +132,8 @@ class Transfers {
   void AskStages(uint32_t index);
   void OnStageCopied(uint32_t index, uint32_t stage, bool ok);
   static void FreeStage(Link& link, uint32_t stage);
+  // Whether the peer has filled it, or refused to.
+  static bool Answered(const Link& link, uint32_t stage);
   // Queues copies from `from` to the pieces; ends it where none could be. `mapped`: of a device.
   void CopyToPieces(uint32_t index, const std::byte* from, memory::Device* mapped);
   void Finish(uint32_t index);

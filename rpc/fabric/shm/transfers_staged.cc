@@ -30,6 +30,30 @@ void Transfers::BeginStaged(uint32_t index) {
 
 void Transfers::FreeStage(Link& link, uint32_t stage) { link.stages[stage].state = Stage::kFree; }
 
+bool Transfers::Answered(const Link& link, uint32_t stage) {
+  return link.theirs.desk().answers[stage].sequence.load(std::memory_order_acquire) ==
+         link.stages[stage].sequence;
+}
+
+bool Transfers::StagesToDo() const {
+  return std::any_of(staged_.begin(), staged_.end(), [this](uint32_t index) {
+    const Transfer& t = all_[index];
+    const Link& link = *t.link;
+    if (t.error != Error::kOk || PeerIsGone(link)) return true;
+    for (uint32_t i = 0; i < kStages; ++i) {
+      const AskedStage& stage = link.stages[i];
+      const bool mine = stage.transfer == index;
+      if (stage.state == Stage::kFree && t.asked < t.bytes) return true;
+      if (stage.state == Stage::kCopying && mine) return true;
+      // Else a job maps it, and says so.
+      if (stage.state == Stage::kAnswered && mine && (!t.stages_wanted || t.imported)) return true;
+      const bool waits = stage.state == Stage::kAsked || stage.state == Stage::kAbandoned;
+      if (waits && Answered(link, i)) return true;
+    }
+    return false;
+  });
+}
+
 void Transfers::AskStages(uint32_t index) {
   Transfer& t = all_[index];
   Link& link = *t.link;
@@ -37,10 +61,7 @@ void Transfers::AskStages(uint32_t index) {
   bool any = false;
   for (uint32_t i = 0; i < kStages && t.asked < t.bytes; ++i) {
     AskedStage& stage = link.stages[i];
-    if (stage.state == Stage::kAbandoned &&
-        link.theirs.desk().answers[i].sequence.load(std::memory_order_acquire) == stage.sequence) {
-      FreeStage(link, i);
-    }
+    if (stage.state == Stage::kAbandoned && Answered(link, i)) FreeStage(link, i);
     if (stage.state != Stage::kFree) continue;
     const size_t bytes = std::min<size_t>(t.bytes - t.asked, kStageBytes);
     stage = {Stage::kAsked, index, ++link.stage_sequence, t.asked, bytes, 0};
@@ -66,21 +87,23 @@ bool Transfers::StepStaged(uint32_t index) {
   for (uint32_t i = 0; i < kStages; ++i) {
     AskedStage& stage = link.stages[i];
     if (stage.transfer != index) continue;
-    const StageAnswer& answer = link.theirs.desk().answers[i];
-    if (stage.state == Stage::kAsked &&
-        answer.sequence.load(std::memory_order_acquire) == stage.sequence) {
-      const uint64_t error = answer.error.load(std::memory_order_relaxed);
+    if (stage.state == Stage::kAsked && Answered(link, i)) {
+      stage.state = Stage::kAnswered;
+      link.active = true;
+    }
+    if (stage.state == Stage::kAnswered) {
+      const uint64_t error = link.theirs.desk().answers[i].error.load(std::memory_order_relaxed);
       if (error != 0 && t.error == Error::kOk) {
         t.error = !LeaseStillLive(link.theirs.leases(), t.key)    ? Error::kLeaseLost
                   : error <= static_cast<uint64_t>(Error::kFault) ? static_cast<Error>(error)
                                                                   : Error::kUnsupported;
       }
       if (t.error != Error::kOk || CopyStage(index, i)) {
-        if (stage.state == Stage::kAsked) FreeStage(link, i);
+        if (stage.state == Stage::kAnswered) FreeStage(link, i);
       }
     }
     if (t.error != Error::kOk && stage.state == Stage::kAsked) stage.state = Stage::kAbandoned;
-    left |= stage.state == Stage::kAsked || stage.state == Stage::kCopying;
+    left |= stage.state != Stage::kFree && stage.state != Stage::kAbandoned;
   }
   if (t.error == Error::kOk && t.asked < t.bytes) {
     AskStages(index);
