@@ -13,9 +13,9 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "rpc/fabric/device_copies.h"
 #include "rpc/fabric/fabric.h"
 #include "rpc/fabric/tcp/bulk_wire.h"
-#include "rpc/fabric/tcp/device_copies.h"
 #include "rpc/fabric/tcp/lease_table.h"
 
 namespace verbena::fabric::tcp {

@@ -13,10 +13,12 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "rpc/fabric/fabric.h"
+#include "rpc/fabric/stages.h"
 #include "rpc/fabric/tcp/bulk_wire.h"
-#include "rpc/fabric/tcp/stages.h"
 
 namespace verbena::fabric::tcp {
+
+static_assert(kChunkBytesMax <= Stages::kBytesMax);
 
 class BulkReader {
  public:

@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
+#include "rpc/fabric/device_copies.h"
 #include "rpc/fabric/events.h"
 #include "rpc/fabric/fabric.h"
-#include "rpc/fabric/tcp/device_copies.h"
 #include "rpc/fabric/tcp/inbox.h"
 #include "rpc/fabric/tcp/join_table.h"
 #include "rpc/fabric/tcp/lease_table.h"

@@ -1,16 +1,15 @@
-#include "rpc/fabric/tcp/stages.h"
+#include "rpc/fabric/stages.h"
 
 #include <bit>
 
 #include "rpc/base/check.h"
-#include "rpc/fabric/tcp/bulk_wire.h"
 #include "rpc/memory/helpers.h"
 #include "rpc/memory/pool.h"
 
-namespace verbena::fabric::tcp {
+namespace verbena::fabric {
 namespace {
 
-constexpr size_t kBytes = size_t{Stages::kCount} * kChunkBytesMax;
+constexpr size_t kBytes = size_t{Stages::kCount} * Stages::kBytesMax;
 
 }  // namespace
 
@@ -30,7 +29,7 @@ uint32_t Stages::Take() {
 
 std::byte* Stages::At(uint32_t stage) {
   VERBENA_DCHECK(stage < kCount && (free_ & (1u << stage)) == 0);
-  return (block_ ? block_.data() : heap_.get()) + size_t{stage} * kChunkBytesMax;
+  return (block_ ? block_.data() : heap_.get()) + size_t{stage} * kBytesMax;
 }
 
-}  // namespace verbena::fabric::tcp
+}  // namespace verbena::fabric

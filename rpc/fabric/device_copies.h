@@ -1,6 +1,6 @@
 #pragma once
-// tcp::DeviceCopies: copies between stages and memory that the CPU may not touch, by the devices'
-// own engines. Reactor thread only.
+// fabric::DeviceCopies: copies between stages and memory that the CPU may not touch, by the
+// devices' own engines. Reactor thread only.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -9,10 +9,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "rpc/fabric/fabric.h"
-#include "rpc/fabric/tcp/stages.h"
+#include "rpc/fabric/stages.h"
 #include "rpc/memory/device.h"
 
-namespace verbena::fabric::tcp {
+namespace verbena::fabric {
 
 class DeviceCopies {
  public:
@@ -43,4 +43,4 @@ class DeviceCopies {
   uint64_t next_ = 1;
 };
 
-}  // namespace verbena::fabric::tcp
+}  // namespace verbena::fabric

@@ -1,15 +1,15 @@
 #pragma once
-// tcp::Stages: a few buffers of a chunk each, between the socket of one end of a bulk lane and
-// memory that the CPU may not touch. Copies of devices and the socket's own run at the same time:
-// while one stage is sent or received, others are being filled or emptied. Small enough that what a
-// device wrote is still in the processor's cache when the socket copies it. Reactor thread only.
+// fabric::Stages: a few buffers of a chunk each, between a socket or a NIC and memory that it, or
+// the CPU, may not touch. Copies of devices and those of the transport run at the same time: while
+// one stage is sent or received, others are being filled or emptied. Small enough that what a
+// device wrote is still in the processor's cache when a socket copies it. Reactor thread only.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include "rpc/memory/region.h"
 
-namespace verbena::fabric::tcp {
+namespace verbena::fabric {
 
 class Stages {
  public:
@@ -17,6 +17,8 @@ class Stages {
   // other; more, and they do not fit the caches.
   static constexpr uint32_t kCount = 8;
   static constexpr uint32_t kNone = ~0u;
+  // Of one: the largest chunk of the fabrics that use them.
+  static constexpr uint32_t kBytesMax = 256 << 10;
 
   // Of the pools, which are page-locked where GPUs are used. Where the pools would have to grow
   // first, which is asked for, it is other memory until Rest: devices then copy by way of stages
@@ -37,4 +39,4 @@ class Stages {
   uint32_t free_ = kAll;
 };
 
-}  // namespace verbena::fabric::tcp
+}  // namespace verbena::fabric

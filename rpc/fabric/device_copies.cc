@@ -1,13 +1,13 @@
-#include "rpc/fabric/tcp/device_copies.h"
+#include "rpc/fabric/device_copies.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-namespace verbena::fabric::tcp {
+namespace verbena::fabric {
 namespace {
 
-// Per tick and device. The socket is slower than any device.
+// Per tick and device. Sockets and NICs are slower than any device.
 constexpr size_t kBudgetBytes = 1 << 20;
 
 }  // namespace
@@ -44,4 +44,4 @@ bool DeviceCopies::Poll(absl::FunctionRef<void(const Job& job, bool ok)> done) {
   return !ended.empty();
 }
 
-}  // namespace verbena::fabric::tcp
+}  // namespace verbena::fabric
