@@ -57,7 +57,7 @@ struct Traits {
   uint32_t device_chunk_bytes = 0;
   uint32_t reads_in_flight = 0;  // chunks worth posting at once on one link
   bool prepares_lanes =
-      false;  // bulk lanes need PrepareLane/CompleteLane; else lane 0 always exists
+      false;  // lanes need PrepareLane, and Lease may copy device memory; else lane 0 is there
   // How READs come; kNone: OnReadPath says it for each.
   Path path = Path::kNone;
   // The same where an end is memory that the host cannot touch.

@@ -44,6 +44,7 @@ bool LeaseGroup::PollReady(bool ask) {
   std::erase_if(awaited_, [](const memory::ReadinessRef& after) { return after->ready(); });
   if (awaited_.empty()) {
     --pending_;
+    if (!ending_ && link_.lanes().owner_up()) OnLaneUp();  // what Post left
     if (pending_ == 0 && !ending_) link_.engine_impl().NotifyLater(*this);
     return true;
   }
@@ -81,6 +82,9 @@ const fabric::RemoteKey& LeaseGroup::key(size_t index) const { return Find(slots
 
 void LeaseGroup::Post(LeaseSlot slot, Lease& lease) {
   VERBENA_DCHECK(lease.state == LeaseState::kIdle);
+  // It may be copied when it is leased.
+  const bool device = !lease.region->device().host_accessible();
+  if (device && !awaited_.empty() && link_.fabric().traits().prepares_lanes) return;
   lease.state = LeaseState::kLeasing;
   lease.generation = link_.lanes().owner_lane().generation;
   link_.fabric().Lease(slot, link_.id(), link_.lanes().owner_lane(), lease.region, lease.data,

@@ -2,7 +2,6 @@
 #include <atomic>
 #include <cstring>
 
-#include "absl/strings/match.h"
 #include "rpc/memory/fake_device.h"
 #include "rpc/memory/fake_stream.h"
 #include "tests/client/fixture.h"
@@ -148,7 +147,7 @@ TEST_CASE("a tensor that lies in two mappings of a device is fetched whole and i
   UserTensor user(Shape(100, 50));
   Fake(0).Split(user.allocation.base, 512 + 10000);  // in row 50
   const std::vector<float> sent = Counting(5000);
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     Giver giver(user.tensor, ChannelOptions().set_require_transport(transport));
     auto reply = giver.Get();
@@ -207,7 +206,7 @@ TEST_CASE("host tensors are fetched onto a device", "[client][device]") {
 TEST_CASE("host memory that only its user knows is fetched onto a device", "[client][device]") {
   Fake(1);
   std::vector<float> sent = Counting(300000);
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     const Tensor heap = *Tensor::Wrap(
         Buffer::Wrap(sent.data(), sent.size() * sizeof(float), nullptr), kFloat32, Shape(300000));
@@ -274,7 +273,7 @@ struct Produced {
 TEST_CASE("a tensor leaves when its producer has ended, and nothing else waits for it",
           "[client][device][order]") {
   Fake(0), Fake(1);
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     Produced produced;
     Giver giver(produced.after, ChannelOptions().set_require_transport(transport));
@@ -351,7 +350,7 @@ TEST_CASE("bytes arrive in the order of the stream that uses their destination",
   Fake(0), Fake(1);
   UserTensor user(Shape(64));
   const std::vector<float> sent = Counting(64);
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const std::string& transport : TestTransports()) {
     INFO(transport);
     Giver giver(user.tensor, ChannelOptions().set_require_transport(transport));
     auto reply = giver.Get();
@@ -448,25 +447,35 @@ TEST_CASE("a result that its user drops keeps its memory until the copies in the
   Fake(1).Free(extent);
 }
 
-TEST_CASE("device memory over verbs is refused by name, and the channel goes on",
-          "[client][reach]") {
+TEST_CASE("over verbs, memory that the NIC does not reach goes by way of the host's",
+          "[client][device][reach]") {
   if (TestTransports() != std::vector<std::string>{"verbs"}) {
     WARN("skipped: for machines with an RDMA device (tests/run --verbs)");
     return;
   }
   Fake(0), Fake(1);
   const ChannelOptions verbs = ChannelOptions().set_require_transport("verbs");
-  UserTensor user(Shape(64));
+  const auto path_of = [](Parcel<test::InferReply>& reply, const Placement& placement) {
+    auto call = reply.Fetch(reply->output(), placement);
+    while (!call.done()) absl::SleepFor(absl::Microseconds(100));
+    const Path path = call.report().path;
+    REQUIRE_CODE(std::move(call).Get().status(), kOk);
+    return path;
+  };
+  UserTensor user(Shape(5000));
   Giver device(user.tensor, verbs);
-  for (int i = 0; i < 2; ++i) {
-    const absl::Status status = device.stub.Infer(InferParcel()).Get().status();
-    REQUIRE_CODE(status, kFailedPrecondition);
-    CHECK(absl::StrContains(status.message(), "does not reach the memory"));
-  }
+  auto reply = device.Get();
+  CHECK(path_of(reply, Device::Fake(1)) == Path::kPinnedStaging);
+  CHECK(path_of(reply, Device::Host()) == Path::kPinnedStaging);
+  const auto refused =
+      reply.Fetch(reply->output(), Placement(Device::Fake(1)).RequirePath(Path::kGdrRead)).Get();
+  REQUIRE_CODE(refused.status(), kFailedPrecondition);
+  CHECK(refused.status().message() ==
+        "the path of these bytes is pinned-staging, and gdr-read is required");
   Giver host(FloatTensor({1, 2}), verbs);
-  auto reply = host.Get();
-  REQUIRE_CODE(reply.Fetch(reply->output(), Device::Fake(1)).Get().status(), kUnimplemented);
-  REQUIRE_CODE(reply.Fetch(reply->output(), Device::Host()).Get().status(), kOk);
+  auto floats = host.Get();
+  CHECK(path_of(floats, Device::Fake(1)) == Path::kPinnedStaging);
+  CHECK(path_of(floats, Device::Host()) == Path::kRdmaRead);
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ Subject VerbsSubject(const VerbsWay& way) {
   options.bounds_enforced = way.bounds_enforced;
   options.srq = way.srq;
   options.links_max = 256;
+  options.copied_bytes_max = way.copied_bytes_max;
   fabric::verbs::PortFilter filter = fabric::verbs::PortFilter::FromEnvironment();
   if (*way.server_device != '\0') filter.device = way.server_device;
   const absl::StatusOr<fabric::verbs::PortAddress> far = fabric::verbs::ChoosePort(-1, filter);

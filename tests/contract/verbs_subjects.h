@@ -14,6 +14,7 @@ struct VerbsWay {
   bool srq = true;
   bool bounds_enforced = false;
   const char* server_device = "";
+  uint64_t copied_bytes_max = fabric::verbs::kCopiedBytesMax;
 };
 
 // Both ends are on the port that a process without wishes gets; or the server's on that device.

@@ -17,7 +17,10 @@
 #include "rpc/base/ids.h"
 #include "rpc/base/limits.h"
 #include "rpc/base/slot_table.h"
+#include "rpc/fabric/stages.h"
 #include "rpc/fabric/verbs/domain.h"
+#include "rpc/fabric/verbs/key.h"
+#include "rpc/fabric/verbs/lease_copy.h"
 #include "rpc/fabric/verbs/queue_pair.h"
 
 namespace verbena::fabric::verbs {
@@ -87,6 +90,14 @@ struct ReadRecord {
   Error error = Error::kOk;
   std::vector<Domain::Pin> pins;
   std::vector<ibv_mr*> own;  // registrations made for this READ
+  Source source = Source::kHost;
+  ::verbena::Path path = ::verbena::Path::kNone;
+  // By way of a stage: `pieces` is that, and this is where its bytes go.
+  std::vector<LocalPiece> staged;
+  std::shared_ptr<Stages> stages;
+  uint32_t stage = Stages::kNone;
+  bool parked = false;   // waits for a stage
+  bool copying = false;  // READ, and its device copies it, or will
 };
 using ReadId = SlotId<struct ReadRecordTag>;
 
@@ -104,7 +115,9 @@ struct ReaderEnd final : End {
     uint32_t bytes = 0;
   };
   std::array<Work, kRing> works{};
-  bool listed = false;  // among those that want to post
+  bool listed = false;   // among those that want to post
+  uint32_t copying = 0;  // READs whose bytes are copied out of stages: the lane outlives them
+  bool flushed = false;  // kDraining, and nothing that was posted is left
 };
 
 struct OwnerEnd final : End {
@@ -129,6 +142,7 @@ struct OwnerEnd final : End {
   std::vector<ibv_mw*> windows;
   std::vector<ibv_mr*> own;
   std::vector<Domain::Pin> pins;
+  std::vector<std::unique_ptr<LeaseCopy>> copies;
 };
 
 // All ends of a fabric, by the number that their work requests carry. A number comes back only

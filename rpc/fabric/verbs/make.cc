@@ -29,6 +29,15 @@ uint8_t SmallNumber(const char* name, uint32_t most) {
   return 0;
 }
 
+uint64_t Bytes(const char* name, uint64_t otherwise) {
+  const absl::string_view text = Environment(name);
+  uint64_t value = 0;
+  if (text.empty()) return otherwise;
+  if (absl::SimpleAtoi(text, &value)) return value;
+  VERBENA_LOG(kWarning, name, "=", text, " is no number of bytes: ignored");
+  return otherwise;
+}
+
 bool IsOff(const char* name) { return Environment(name) == "0"; }
 
 absl::StatusOr<std::optional<Revocation>> WantedRevocation() {
@@ -77,6 +86,7 @@ absl::StatusOr<std::unique_ptr<Fabric>> Make(const MakeOptions& make) {
   options.batch = !IsOff("VERBENA_VERBS_BATCH");
   options.traffic_class = SmallNumber("VERBENA_VERBS_TRAFFIC_CLASS", 255);
   options.service_level = SmallNumber("VERBENA_VERBS_SERVICE_LEVEL", 15);
+  options.copied_bytes_max = Bytes("VERBENA_VERBS_COPIED_BYTES_MAX", kCopiedBytesMax);
   absl::StatusOr<std::unique_ptr<VerbsFabric>> fabric = VerbsFabric::Create(options);
   if (!fabric.ok()) return fabric.status();
   return std::unique_ptr<Fabric>(*std::move(fabric));

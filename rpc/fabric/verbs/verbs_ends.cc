@@ -67,6 +67,11 @@ void VerbsFabric::OnFailed(uint32_t number, bool in_error) {
 
 void VerbsFabric::OnDrained(End& end) {
   VERBENA_DCHECK(end.state == EndState::kDraining);
+  if (end.kind == EndKind::kReader) {
+    // What it has READ is still copied to where it was wanted: OnCopiedOut comes back here.
+    static_cast<ReaderEnd&>(end).flushed = true;
+    if (static_cast<ReaderEnd&>(end).copying > 0) return;
+  }
   end.state = EndState::kDestroying;
   Link& link = *Find(end.link);
   std::vector<ibv_mw*> windows;
@@ -199,6 +204,7 @@ void VerbsFabric::CheckDraining() {
   std::erase_if(draining_, [&](uint32_t number) {
     End* const end = ends_.Find(number);
     if (end == nullptr || end->state != EndState::kDraining) return true;
+    if (end->kind == EndKind::kReader && static_cast<ReaderEnd*>(end)->flushed) return true;
     if (now_ns < end->drain_deadline_ns) return false;
     VERBENA_LOG(kError, "verbs: queue pair ", end->owned.pair->number(), " of ",
                 options_.port.device->name(), " does not flush what it had posted");

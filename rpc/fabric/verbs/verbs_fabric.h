@@ -8,6 +8,9 @@
 // Nothing slow is called here: queue pairs are made, moved and destroyed, memory is registered and
 // windows are allocated by jobs on the setup thread, whose results come through the inbox.
 //
+// Memory of a device goes by way of host memory, at the owner's end (lease_copy.h) and at the
+// reader's (stages.h), since the NIC reaches neither; the path says so.
+//
 // One port of one device serves a fabric. Frames that a tick hands over leave with one doorbell per
 // link at its end.
 #include <array>
@@ -24,6 +27,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
+#include "rpc/fabric/device_copies.h"
 #include "rpc/fabric/events.h"
 #include "rpc/fabric/fabric.h"
 #include "rpc/fabric/verbs/buffers.h"
@@ -33,11 +37,15 @@
 #include "rpc/fabric/verbs/gid_choice.h"
 #include "rpc/fabric/verbs/inbox.h"
 #include "rpc/fabric/verbs/key.h"
+#include "rpc/fabric/verbs/lease_copy.h"
 #include "rpc/fabric/verbs/read_pace.h"
 #include "rpc/fabric/verbs/sizes.h"
 #include "rpc/fabric/verbs/work_id.h"
 
 namespace verbena::fabric::verbs {
+
+// Host copies of leased device memory that one reactor has at a time, unless told otherwise.
+inline constexpr uint64_t kCopiedBytesMax = uint64_t{2} << 30;
 
 struct VerbsOptions {
   PortAddress port;
@@ -52,6 +60,9 @@ struct VerbsOptions {
   bool batch = true;  // false: each message leaves in a frame of its own. For measuring.
   uint8_t traffic_class = 0;
   uint8_t service_level = 0;
+  // Of device memory that the NIC cannot reach, this much may be leased at a time: it is copied
+  // (lease_copy.h). A lease beyond it is refused.
+  uint64_t copied_bytes_max = kCopiedBytesMax;
 };
 
 class VerbsFabric final : public Fabric, private DeviceListener {
@@ -90,6 +101,8 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   // Reactor thread only.
   FabricCounters counters() const;
   const Sizes& sizes() const { return sizes_; }
+  // Host memory that leases of device memory have as their copies.
+  uint64_t copied_bytes() const { return copied_bytes_; }
   // For tests: the queue pairs of a link, to bring them into the error state from outside.
   std::vector<ibv_qp*> QueuePairsOf(LinkId link);
 
@@ -145,6 +158,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   };
   enum class LeaseState : uint8_t {
     kNone,
+    kCopying,      // a device copies it to host memory
     kRegistering,  // a job makes its registration
     kBinding,      // waits for a window, its turn or its completion
     kLive,
@@ -165,7 +179,9 @@ class VerbsFabric final : public Fabric, private DeviceListener {
     uint32_t rkey = 0;
     const std::byte* data = nullptr;
     size_t bytes = 0;
+    Source source = Source::kHost;
     Domain::Pin pin;
+    std::unique_ptr<LeaseCopy> copy;
   };
 
   explicit VerbsFabric(const VerbsOptions& options);
@@ -205,7 +221,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
 
   // READs (verbs_reads.cc)
   ReaderEnd* UpReader(LinkId link, Lane lane);
-  bool PlacePieces(ReadRecord& read, absl::Span<const LocalPiece> pieces,
+  void PlacePieces(ReadRecord& read, absl::Span<const LocalPiece> pieces,
                    std::vector<LocalPiece>& unknown);
   void RegisterPieces(ReadId id, std::vector<LocalPiece> unknown);
   void OnPiecesRegistered(ReadId id, absl::StatusOr<std::vector<ibv_mr*>> made);
@@ -217,10 +233,24 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   void FinishRead(ReadId id, ReadRecord& read);
   void DropWaiting(ReaderEnd& end, Error error);
 
+  // READs into device memory, and leases of it (verbs_staging.cc)
+  void StageRead(ReadId id, ReadRecord& read, absl::Span<const LocalPiece> pieces);
+  void GiveStages();
+  void ReturnStage(ReadRecord& read);
+  void CopyOut(ReadId id, ReadRecord& read);
+  void CopyLease(LeaseSlot slot, LeaseRecord& record, Link& link, const memory::RegionRef& region);
+  void OnLeaseBlock(LeaseSlot slot, absl::StatusOr<memory::Block> block);
+  void PumpLeaseCopy(LeaseSlot slot, LeaseRecord& record);
+  void EndLeaseCopy(LeaseSlot slot, LeaseRecord& record);
+  bool PollCopies();
+  bool BeginCopyOut(ReadId id, ReadRecord& read);
+  void OnCopiedOut(ReadId id, bool ok);
+
   // Leases (verbs_leases.cc)
   LeaseRecord& RecordOf(LeaseSlot slot);
   LeaseRecord* RecordIf(LeaseSlot slot);
   OwnerEnd* UpOwner(LinkId link, Lane lane);
+  void PlaceLease(LeaseSlot slot, LeaseRecord& record, Link& link, OwnerEnd& end);
   void RegisterLease(LeaseSlot slot, LeaseRecord& record, Link& link);
   void OnLeaseRegistered(LeaseSlot slot, LinkId link, absl::StatusOr<ibv_mr*> made);
   void TakeWindow(LeaseSlot slot, LeaseRecord& record, OwnerEnd& end);
@@ -287,6 +317,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   std::atomic<uint32_t> jobs_{0};  // under way on the setup thread
 
   std::vector<std::unique_ptr<Link>> links_;  // by number
+  uint64_t copied_bytes_ = 0;                 // of all LeaseCopies, which it outlives
   Ends ends_;
   absl::flat_hash_map<uint32_t, Link*> by_qp_number_;  // whose control end is not gone
   std::vector<LinkId> chained_, want_buffer_, byes_, started_;
@@ -304,6 +335,11 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   uint64_t windows_made_ = 0;        // and not deallocated
   std::vector<LeaseSlot> want_window_;
   bool windows_asked_ = false;
+  std::shared_ptr<Stages> stages_;       // while READs are staged
+  std::deque<ReadId> want_stage_;        // in turn; some of them may be gone
+  std::deque<ReadId> uncopied_;          // wait for room in their device's queue
+  std::vector<LeaseSlot> lease_copies_;  // being copied
+  DeviceCopies copies_;                  // ends before what it copies to
   Events events_;
   uint64_t polls_ = 0;
   bool sendable_ = false;  // a buffer or a place in a send queue came back

@@ -53,9 +53,6 @@ void VerbsFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Regi
                 static_cast<size_t>(data - region->base()) <= region->bytes() - bytes);
   Link* const link = Find(id);
   if (link == nullptr || link->closing) return events_.LeaseRefused(slot, Error::kLinkDown);
-  if (!region->device().host_accessible()) {
-    return events_.LeaseRefused(slot, Error::kUnsupported);
-  }
   OwnerEnd* const end = UpOwner(id, lane);
   if (end == nullptr) return events_.LeaseRefused(slot, Error::kLaneDown);
   LeaseRecord& record = RecordOf(slot);
@@ -68,16 +65,24 @@ void VerbsFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Regi
   record.link = id;
   record.data = data;
   record.bytes = bytes;
-  if (traits_.revocation != Revocation::kLeaseMr) record.pin = domain_->Find(data, bytes);
-  if (!record.pin || bytes > kWindowBytesMax) return RegisterLease(slot, record, *link);
+  if (!region->device().host_accessible()) return CopyLease(slot, record, *link, region);
+  PlaceLease(slot, record, *link, *end);
+}
+
+// What it leases is host memory.
+void VerbsFabric::PlaceLease(LeaseSlot slot, LeaseRecord& record, Link& link, OwnerEnd& end) {
+  if (traits_.revocation != Revocation::kLeaseMr) {
+    record.pin = domain_->Find(record.data, record.bytes);
+  }
+  if (!record.pin || record.bytes > kWindowBytesMax) return RegisterLease(slot, record, link);
   if (traits_.revocation == Revocation::kLane) {
     record.rkey = record.pin.mr()->rkey;
-    ++link->counters.lane_leases;
-    return LeaseLive(slot, record, *end);
+    ++link.counters.lane_leases;
+    return LeaseLive(slot, record, end);
   }
   record.state = LeaseState::kBinding;
-  ++link->counters.window_leases;
-  TakeWindow(slot, record, *end);
+  ++link.counters.window_leases;
+  TakeWindow(slot, record, end);
 }
 
 void VerbsFabric::LeaseLive(LeaseSlot slot, LeaseRecord& record, const OwnerEnd& end) {
@@ -85,6 +90,7 @@ void VerbsFabric::LeaseLive(LeaseSlot slot, LeaseRecord& record, const OwnerEnd&
   KeyFields key;
   key.address = reinterpret_cast<uint64_t>(record.data);
   key.bytes = record.bytes;
+  key.source = record.source;
   key.rkey = record.rkey;
   key.lane_generation = end.lane.generation;
   events_.Leased(slot, MakeKey(key));
@@ -339,6 +345,7 @@ void VerbsFabric::EndLease(LeaseSlot slot, bool forced) {
   record->end_wanted = true;
   record->forced |= forced;
   switch (record->state) {
+    case LeaseState::kCopying:
     case LeaseState::kRegistering:
     case LeaseState::kBinding:
     case LeaseState::kEnding:
@@ -376,10 +383,12 @@ void VerbsFabric::VoidLeases(OwnerEnd& end) {
   for (uint32_t index = 0; index < leases_.size(); ++index) {
     LeaseRecord& record = leases_[index];
     if (record.state == LeaseState::kNone || record.end != end.number) continue;
-    if (record.state == LeaseState::kRegistering) continue;  // OnLeaseRegistered
+    // OnLeaseRegistered, EndLeaseCopy
+    if (record.state == LeaseState::kRegistering || record.state == LeaseState::kCopying) continue;
     if (record.window != nullptr) end.windows.push_back(std::exchange(record.window, nullptr));
     if (record.own != nullptr) end.own.push_back(std::exchange(record.own, nullptr));
     if (record.pin) end.pins.push_back(std::move(record.pin));
+    if (record.copy != nullptr) end.copies.push_back(std::move(record.copy));
     if (record.state == LeaseState::kBinding) {
       record.refusal = error;
       record.state = LeaseState::kEnding;

@@ -42,6 +42,7 @@ bool VerbsFabric::Poll(EventSink& sink) {
     any = true;
     read_pace_.Measure(SteadyNs());
   }
+  if (copies_.busy() || !uncopied_.empty() || !lease_copies_.empty()) any |= PollCopies();
   if (!owners_.empty()) PostOwned();
   if (!byes_.empty()) CheckByes();
   if (!draining_.empty()) CheckDraining();
@@ -116,8 +117,8 @@ void VerbsFabric::Deliver(EventSink& sink) {
 bool VerbsFabric::HasLater() const {
   return !events_.empty() || inbox_->any() || !chained_.empty() || !started_.empty() ||
          !byes_.empty() || !draining_.empty() || !owners_.empty() || stashed_ > 0 ||
-         (sendable_ && !want_buffer_.empty()) || receives_->MustRepost() ||
-         (!readers_.empty() && !read_pace_.full());
+         (sendable_ && !want_buffer_.empty()) || receives_->MustRepost() || copies_.busy() ||
+         !uncopied_.empty() || !lease_copies_.empty() || (!readers_.empty() && !read_pace_.full());
 }
 
 // Asked for first, looked at again after it: what completed before the question rings for nothing.

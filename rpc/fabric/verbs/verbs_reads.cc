@@ -68,22 +68,29 @@ void VerbsFabric::Read(ReadSlot slot, LinkId id, Lane lane, const RemoteKey& key
   read->address = fields->address + offset;
   read->rkey = fields->rkey;
   read->bytes = bytes;
-  std::vector<LocalPiece> unknown;
-  if (!PlacePieces(*read, pieces, unknown)) {
-    reads_.Remove(read_id);
-    return events_.ReadDone(slot, Error::kUnsupported);
+  read->source = fields->source;
+  const bool host = std::all_of(pieces.begin(), pieces.end(), [](const LocalPiece& piece) {
+    return piece.bytes == 0 || piece.device->host_accessible();
+  });
+  const bool direct = host && read->source != Source::kCopy;
+  read->path = direct ? ::verbena::Path::kRdmaRead : ::verbena::Path::kPinnedStaging;
+  if (pieces[0].path != ::verbena::Path::kNone && pieces[0].path != read->path) {
+    read->error = Error::kUnsupported;
+    return FinishRead(read_id, *read);
   }
+  if (!host) return StageRead(read_id, *read, pieces);
+  std::vector<LocalPiece> unknown;
+  PlacePieces(*read, pieces, unknown);
   if (!unknown.empty()) return RegisterPieces(read_id, std::move(unknown));
   end->waiting.push_back(read_id);
   ListReader(*end);
 }
 
-// Those in memory that is registered get its key; `unknown` are the others. False: not the host's.
-bool VerbsFabric::PlacePieces(ReadRecord& read, absl::Span<const LocalPiece> pieces,
+// Those in memory that is registered get its key; `unknown` are the others.
+void VerbsFabric::PlacePieces(ReadRecord& read, absl::Span<const LocalPiece> pieces,
                               std::vector<LocalPiece>& unknown) {
   for (const LocalPiece& piece : pieces) {
     if (piece.bytes == 0) continue;
-    if (!piece.device->host_accessible()) return false;
     Domain::Pin pin = domain_->Find(piece.data, piece.bytes);
     const auto address = reinterpret_cast<uint64_t>(piece.data);
     const uint32_t lkey = pin ? pin.mr()->lkey : 0;
@@ -99,7 +106,6 @@ bool VerbsFabric::PlacePieces(ReadRecord& read, absl::Span<const LocalPiece> pie
       unknown.push_back(piece);
     }
   }
-  return true;
 }
 
 // Registered for this READ alone: what the library does not know may be freed right after it.
@@ -265,18 +271,29 @@ void VerbsFabric::OnReadDone(ReaderEnd& end, const ibv_wc& completion) {
 
 void VerbsFabric::FinishRead(ReadId id, ReadRecord& read) {
   VERBENA_DCHECK(read.works_left == 0 && !read.registering);
+  const bool staged = read.stage != Stages::kNone;
+  if (staged && read.error == Error::kOk && !read.answered && !read.copying) {
+    return CopyOut(id, read);
+  }
   if (!read.own.empty()) {
     PostJob([own = std::move(read.own)]() -> Inbox::News {
       for (ibv_mr* const mr : own) Domain::Deregister(mr);
       return [] {};
     });
   }
-  if (!read.answered) events_.ReadDone(read.slot, read.error);
+  if (!read.answered) events_.ReadDone(read.slot, read.error, read.path);
+  if (staged) ReturnStage(read);
   reads_.Remove(id);
 }
 
 // Its lane goes down: what is not posted ends now, the rest when it is flushed.
 void VerbsFabric::DropWaiting(ReaderEnd& end, Error error) {
+  // First those without a stage: what the others give back is not for them.
+  reads_.ForEach([&](ReadId id, ReadRecord& read) {
+    if (!read.parked || read.end != end.number) return;
+    read.error = error;
+    FinishRead(id, read);
+  });
   for (const ReadId id : std::exchange(end.waiting, {})) {
     ReadRecord& read = *reads_.Find(id);
     if (read.error == Error::kOk) read.error = error;
