@@ -101,15 +101,18 @@ bool Reactor::Impl::ThreadHasWork() const {
 }
 
 // In the seat. True: without it, and whatever happens from now on wakes this thread or finds
-// another driver.
+// another driver. To a caller who waits for the seat it goes unarmed too: one that is awake drives
+// what is under way, else it would park, and be woken for its result.
 bool Reactor::Impl::TryFallAsleep() {
-  if (!ArmAll()) return false;
+  const bool quiet = ArmAll();
+  if (!quiet && !heir.load()) return false;
   thread_asleep.store(true);
   if (ThreadHasWork()) {
     thread_asleep.store(false);
-    DisarmAll();
+    if (quiet) DisarmAll();
     return false;
   }
+  if (!quiet) drive_wanted.store(true);  // this thread goes on where nobody takes it
   stall->Asleep();
   SetTimer();
   ReleaseSeat();

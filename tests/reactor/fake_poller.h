@@ -30,6 +30,7 @@ class FakePoller final : public Poller {
 
   bool Poll(int64_t) override {
     polls.fetch_add(1, std::memory_order_relaxed);
+    if (on_poll) on_poll();
     bool active = false;
     if (always_rings) arrived_.fetch_add(Clear());
     while (seen_ != arrived_.load()) {
@@ -46,11 +47,13 @@ class FakePoller final : public Poller {
   void Flush() override { flushes.fetch_add(1, std::memory_order_relaxed); }
   // Work of this side's that polls do: so many, then `on_worked`.
   void Work(uint64_t polls_needed) { work_left_ = polls_needed; }
-  bool HasLater() const override { return work_left_ > 0; }
+  // Something is under way that nothing rings for, such as a copy by a device.
+  std::atomic<bool> under_way{false};
+  bool HasLater() const override { return work_left_ > 0 || under_way.load(); }
   bool Arm() override {
     arms.fetch_add(1, std::memory_order_relaxed);
     armed_.store(true);
-    return seen_ != arrived_.load() || work_left_ > 0;
+    return seen_ != arrived_.load() || HasLater();
   }
   void Disarm() override {
     armed_.store(false);
@@ -64,7 +67,7 @@ class FakePoller final : public Poller {
   bool armed() const { return armed_.load(); }
   void ExpectUntil(int64_t due_ns) { expects_until_ns_.store(due_ns); }
 
-  std::function<void()> on_message, on_worked;
+  std::function<void()> on_poll, on_message, on_worked;
   bool always_rings = false;
   bool peer_on_this_cpu = false;
   std::atomic<bool> awaits{true};  // somebody may wait for a peer whom no caller knows

@@ -188,6 +188,35 @@ TEST_CASE("work that a caller starts and leaves behind is done by the reactor's 
   reactor->RemovePoller(poller);
 }
 
+// A copy of a device's, for instance, takes milliseconds, and who waits for it is awake already.
+TEST_CASE("a caller whose transfer is under way drives again after a timer of the reactor's thread",
+          "[reactor][sleep]") {
+  constexpr int kPollsEnough = 1000;
+  constexpr int kPollsMax = 20'000'000;
+  auto reactor = Reactor::Create(Unpinned()).value();
+  const std::thread::id caller = std::this_thread::get_id();
+  FakePoller poller;
+  std::atomic<uint32_t> done{0};
+  bool timer_ran = false;
+  int by_caller = 0, by_thread = 0;  // polls after the timer; in the seat, as all of these
+  poller.on_poll = [&] {
+    if (!timer_ran || done.load() != 0) return;
+    ++(std::this_thread::get_id() == caller ? by_caller : by_thread);
+    if (by_caller < kPollsEnough && by_thread < kPollsMax) return;
+    poller.under_way.store(false);
+    Finish(*reactor, done);
+  };
+  reactor->AddPoller(poller);
+  FunctionTimer timer([&] { timer_ran = true; });
+  while (!reactor->TryEnter()) std::this_thread::yield();
+  reactor->Arm(timer, reactor->now_ns() + 10'000'000);
+  reactor->Leave();  // which sets the kernel's timer
+  poller.under_way.store(true);
+  reactor->DriveUntil(done);
+  CHECK(by_caller >= kPollsEnough);
+  reactor->RemovePoller(poller);
+}
+
 TEST_CASE("what nobody expects is noticed after many blocking calls over a descriptor that rings",
           "[reactor][sleep]") {
   auto reactor = Reactor::Create(Unpinned()).value();
