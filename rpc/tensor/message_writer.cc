@@ -49,6 +49,11 @@ absl::Status MessageWriter::AddPayload(uint64_t ticket, const Buffer& buffer, co
   session::OutgoingPayload payload;
   payload.ticket = ticket;
   payload.region = *std::move(region);
+  // What lies on a device may be read for longer than it is leased (rpc/fabric/shm/quarantine.h):
+  // who has its region then has the buffer's memory too.
+  if (!payload.region->device().host_accessible()) {
+    payload.region = memory::RegionRef(BufferAccess::memory(buffer), payload.region.get());
+  }
   payload.data = buffer.data();
   payload.bytes = buffer.bytes();
   payload.after = BufferAccess::after(buffer);

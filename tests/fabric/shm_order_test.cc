@@ -2,8 +2,11 @@
 // lease is held until it has ended.
 #include <poll.h>
 
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "rpc/fabric/shm/shm_fabric.h"
 #include "rpc/memory/fake_stream.h"
 #include "tests/contract/fabric_contract.h"
 #include "tests/fabric/fake_region.h"
@@ -17,8 +20,24 @@ constexpr Lane kReader{0, LaneRole::kReader, 1};
 constexpr Lane kOwner{0, LaneRole::kOwner, 1};
 constexpr size_t kBytes = 4096;
 
+// Links that close wait so long for streams of their peers.
+Subject ShmThatWaits(int64_t held_ns) {
+  Subject subject = ShmSubject();
+  subject.make = [held_ns](auto& client, auto& server, std::shared_ptr<void>& keep) {
+    auto setup = std::make_shared<SetupThread>();
+    fabric::shm::ShmOptions options;
+    options.host = &memory::HostDevice();
+    options.post_setup = [&thread = *setup](SetupThread::Job job) { thread.Post(std::move(job)); };
+    options.held_ns = held_ns;
+    client = std::make_unique<fabric::shm::ShmFabric>(options);
+    server = std::make_unique<fabric::shm::ShmFabric>(options);
+    keep = setup;
+  };
+  return subject;
+}
+
 struct Ordered {
-  Ordered() {
+  explicit Ordered(Subject shm = ShmSubject()) : subject(std::move(shm)) {
     pattern.resize(kBytes);
     Fill(pattern.data(), kBytes, 5);
     from.Write(source->base(), pattern.data(), kBytes);
@@ -45,7 +64,7 @@ struct Ordered {
   memory::FakeDevice& from = memory::FakeDevice::Install(7);
   memory::FakeDevice& to = memory::FakeDevice::Install(8);
   memory::FakeStream stream;
-  const Subject subject = ShmSubject();
+  const Subject subject;
   std::shared_ptr<FakeRegion> source = MakeFake(from, kBytes), target = MakeFake(to, kBytes);
   std::vector<std::byte> pattern;
   Pair pair{subject};
@@ -129,6 +148,93 @@ TEST_CASE("the lease of a reader that died is held no more", "[shm][device][orde
   REQUIRE(o.pair.Until([&] {
     return !o.pair.server_events.revoked.empty() || !o.pair.server_events.down[kLink].empty();
   }));
+}
+
+// A link that was closed under a copy in its peer's stream, and has waited long enough.
+struct Forced : Ordered {
+  Forced() : Ordered(ShmThatWaits(1'000'000)) {
+    Read(1);
+    REQUIRE(pair.Until([&] { return Told(1); }));
+  }
+  void Close() {
+    pair.server().Close(kLink);
+    REQUIRE(pair.Until([&] { return pair.server_events.down[kLink].size() == 1; }));
+    CHECK(pair.client_events.down[kLink].empty());
+    // Its owner lets go of what was leased.
+    kept = source;
+    source.reset();
+    CHECK_FALSE(kept.expired());
+  }
+  bool Released() {
+    return pair.Until([&] { return kept.expired(); });
+  }
+  std::weak_ptr<FakeRegion> kept;
+};
+
+TEST_CASE("a link ends though its peer's stream stands still, and what that reads is kept",
+          "[shm][device][order][quarantine]") {
+  Forced o;
+  SECTION("leased to the end") { o.Close(); }
+  SECTION("revoked before") {
+    o.pair.server().Revoke({1, 1});
+    o.Close();
+    CHECK(o.pair.server_events.revoked.size() == 1);
+  }
+  CHECK(o.pair.server_events.after_down == 0);
+  o.pair.Settle(std::chrono::milliseconds(200));
+  CHECK_FALSE(o.kept.expired());
+  o.stream.Finish(2);
+  REQUIRE(o.pair.Until([&] { return o.Ended(1); }));
+  CHECK(o.Arrived());
+  CHECK(o.Released());
+}
+
+TEST_CASE("what a stream reads is kept until its process is dead",
+          "[shm][device][order][quarantine]") {
+  Forced o;
+  o.Close();
+  o.pair.DropClient();
+  CHECK(o.Released());
+}
+
+TEST_CASE("a link's end gives back what no stream reads", "[shm][device][order][quarantine]") {
+  Forced o;
+  std::shared_ptr<FakeRegion> other = MakeFake(o.from, kBytes);
+  LeaseNow(o.pair, o.pair.server(), o.pair.server_events, {2, 1}, kLink, kOwner, other, 0, kBytes);
+  o.Close();
+  const std::weak_ptr<FakeRegion> free = other;
+  other.reset();
+  CHECK(free.expired());
+}
+
+TEST_CASE("memory in quarantine outlasts its fabric, and a sleeping one looks after it",
+          "[shm][device][order][quarantine]") {
+  Forced o;
+  o.Close();
+  SECTION("outlasts") {
+    o.pair.DropServer();
+    o.pair.Settle();
+    CHECK_FALSE(o.kept.expired());
+    o.stream.Finish();
+  }
+  SECTION("sleeps") {
+    fabric::Fabric& server = o.pair.server();
+    const auto sleep = [&] {
+      while (server.HasLater() || server.Arm()) server.Poll(o.pair.server_events);
+    };
+    sleep();
+    o.stream.Finish();
+    fabric::Fabric& client = o.pair.client();
+    while (o.pair.client_events.down[kLink].empty()) client.Poll(o.pair.client_events);
+    while (!o.kept.expired()) {
+      pollfd woken{server.fd(), POLLIN, 0};
+      REQUIRE(poll(&woken, 1, 10000) == 1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      server.Disarm();
+      server.Poll(o.pair.server_events);
+      sleep();
+    }
+  }
 }
 
 TEST_CASE("nobody spins for a copy that stands in a stream, and its end is noticed",

@@ -12,6 +12,7 @@
 #include "rpc/fabric/fabric.h"
 #include "rpc/fabric/shm/lease_table.h"
 #include "rpc/fabric/shm/offer.h"
+#include "rpc/fabric/shm/quarantine.h"
 #include "rpc/fabric/shm/ring.h"
 #include "rpc/fabric/shm/segment.h"
 #include "rpc/fabric/shm/side_channel.h"
@@ -67,6 +68,9 @@ struct Link {
   bool hung_up = false;  // end of file on the side socket
   bool closing = false;  // LinkDown follows once nothing of it is in use
   bool down_queued = false;
+  bool forced = false;          // it did not wait any longer for streams of the peer's
+  int64_t closing_ns = 0;       // since when it closes
+  std::vector<HeldLease> held;  // revoked by force, while such a stream still read it
   absl::Status cause;
 
   std::vector<uint64_t> exported;  // buffers that the peer has, sorted

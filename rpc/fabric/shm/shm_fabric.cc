@@ -58,10 +58,12 @@ ShmFabric::ShmFabric(const ShmOptions& options)
 }
 
 ShmFabric::~ShmFabric() {
-  for (const std::unique_ptr<Link>& link : links_) {
+  for (std::unique_ptr<Link>& link : links_) {
     if (link == nullptr) continue;
     link->mine.control().closed.store(1, std::memory_order_release);
     WakePeer(*link);
+    std::vector<HeldLease> held = TakeHeld(*link);
+    if (!held.empty()) quarantine_.Add(std::move(link), std::move(held));
   }
   if (timer_fd_ >= 0) close(timer_fd_);
   close(epoll_fd_);

@@ -27,11 +27,17 @@
 
 namespace verbena::fabric::shm {
 
+// For how long a link that closes waits for copies that stand in streams of its peer's. Lower, and
+// memory is kept in quarantine (quarantine.h) for peers that only are slow; higher, and whoever
+// waits for the link's end waits for them.
+inline constexpr int64_t kHeldNs = 2'000'000'000;
+
 struct ShmOptions {
   // Imports slabs of peers. Outlives the fabric.
   memory::Device* host = nullptr;
   // Runs a job on the setup thread; never inline while a lock of the caller's is held. Any thread.
   std::function<void(absl::AnyInvocable<void() &&>)> post_setup;
+  int64_t held_ns = kHeldNs;
 };
 
 // OK, or why this process cannot have shm (no memfd, no sealing).
@@ -81,6 +87,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
     uint64_t word = 0;  // in the table, while it is live
     LinkId link = LinkId::kNone;
     uint8_t lane_index = 0;
+    memory::RegionRef region;  // of a device: a stream of the peer's may outlast the lease
   };
   // Stages, whose memory's export is waited for like a lease's.
   static constexpr LeaseSlot kStagesSlot{};
@@ -91,6 +98,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
     uint64_t link_serial = 0;
     uint32_t entry = kNoEntry;
     uint64_t word = 0;
+    memory::RegionRef region;
   };
   struct LaneBreak {
     LinkId link;
@@ -141,6 +149,8 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   // Of `buffer`, or as the process has it, or by way of stages.
   void LeaseLive(const PendingLease& lease, Link& link, uint64_t buffer);
   bool StillRead(const Ending& ending) const;
+  // What streams of the peer's read, of a link that is about to go.
+  std::vector<HeldLease> TakeHeld(Link& link);
   // Answers the revocations that nothing reads any more. True: there were some.
   bool AdvanceRevocations();
   // It waits until its region has been exported.
@@ -156,6 +166,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   bool AdvanceEnds();
   void Deliver(EventSink& sink);
   absl::Status Remove(Link& link);
+  void Forget(std::unique_ptr<Link> link);
 
   void OnTransferDone(ReadSlot slot, Error error, Path path) override;
   void OnTransferOrdered(ReadSlot slot, Path path) override;
@@ -168,8 +179,9 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
     return link == nullptr || link->serial != serial ? nullptr : link;
   }
   bool OrderedSoon() const;
-  static bool MayEnd(const Link& link);
-  void SetTimer();
+  bool MayEnd(const Link& link) const;
+  bool WaitedEnough(const Link& link) const;
+  void SetTimer(int64_t after_ns);
   void WantImport(Link& link, const Want& want) override;
   void PostTake(Link& link);
   void Withdraw(uint64_t buffer);
@@ -194,6 +206,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   Transfers transfers_;
   StageServer stages_;
   std::vector<Ending> endings_;
+  Quarantine quarantine_;
   Events events_;
   uint32_t ticks_ = 0;
   uint32_t busy_ticks_ = 0;  // counts down since frames last came

@@ -51,7 +51,8 @@ void ShmFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Region
   if (link == nullptr || link->closing) return events_.LeaseRefused(slot, Error::kLinkDown);
   if (lane.index != 0) return events_.LeaseRefused(slot, Error::kUnsupported);
   LeaseRecord& record = RecordOf(slot);
-  record = LeaseRecord{LeaseRecord::State::kPending, slot.generation, kNoEntry, 0, id, lane.index};
+  record =
+      LeaseRecord{LeaseRecord::State::kPending, slot.generation, kNoEntry, 0, id, lane.index, {}};
   const PendingLease lease{slot, region, data, bytes};
   if (!Mappable(*region)) return LeaseLive(lease, *link, 0);
   const uint64_t buffer = region->buffer_id();
@@ -88,6 +89,7 @@ void ShmFabric::LeaseLive(const PendingLease& lease, Link& link, uint64_t buffer
   }
   // The peer may ask for device memory by way of stages, whether or not it was exported.
   if (!lease.region->device().host_accessible()) {
+    record.region = lease.region;
     stages_.Lend(link, lease.slot, record.entry, record.word, lease.region, lease.data,
                  lease.bytes);
   }
@@ -150,7 +152,8 @@ void ShmFabric::Revoke(LeaseSlot slot) {
     events_.LeaseRefused(slot, Error::kLeaseLost);  // its answer is owed first
   }
   const uint64_t serial = link == nullptr ? 0 : link->serial;
-  const Ending ending{slot, record.link, serial, record.entry, record.word};
+  const Ending ending{slot,         record.link, serial,
+                      record.entry, record.word, std::move(record.region)};
   if (record.state == LeaseRecord::State::kLive && link != nullptr) {
     link->leases.Revoke(record.entry);
   }
@@ -166,16 +169,39 @@ void ShmFabric::Revoke(LeaseSlot slot) {
 bool ShmFabric::StillRead(const Ending& ending) const {
   if (stages_.Busy(ending.slot)) return true;
   const Link* const link = Find(ending.link);
-  if (link == nullptr || link->serial != ending.link_serial || link->hung_up) return false;
+  if (link == nullptr || link->serial != ending.link_serial) return false;
+  if (link->hung_up || link->forced) return false;
   return ending.entry != kNoEntry && IsHeld(link->theirs.desk().holds, ending.entry, ending.word);
 }
 
 bool ShmFabric::AdvanceRevocations() {
   return std::erase_if(endings_, [this](const Ending& ending) {
            if (StillRead(ending)) return false;
+           Link* const link = Find(ending.link);
+           if (link != nullptr && link->serial == ending.link_serial && link->forced) {
+             link->held.push_back({ending.entry, ending.word, ending.region});
+           }
            events_.Revoked(ending.slot);
            return true;
          }) > 0;
+}
+
+std::vector<HeldLease> ShmFabric::TakeHeld(Link& link) {
+  std::vector<HeldLease> held = std::move(link.held);
+  for (LeaseRecord& record : lease_records_) {
+    if (record.region == nullptr || record.link != link.id) continue;
+    held.push_back({record.entry, record.word, std::move(record.region)});
+    record = LeaseRecord();
+  }
+  for (const Ending& ending : endings_) {
+    if (ending.link != link.id || ending.link_serial != link.serial) continue;
+    held.push_back({ending.entry, ending.word, ending.region});
+  }
+  const Hold* const holds = link.theirs.desk().holds;
+  std::erase_if(held, [&](const HeldLease& lease) {
+    return link.hung_up || lease.region == nullptr || !IsHeld(holds, lease.entry, lease.word);
+  });
+  return held;
 }
 
 void ShmFabric::VoidLeases(Link& link, const Lane* lane) {

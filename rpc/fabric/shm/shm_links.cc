@@ -1,7 +1,10 @@
 // How lanes and links end, and what is reported.
+#include <sys/epoll.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "rpc/base/clock.h"
 #include "rpc/base/log.h"
 #include "rpc/fabric/shm/shm_fabric.h"
 
@@ -73,6 +76,7 @@ void ShmFabric::Close(LinkId id) {
 
 void ShmFabric::BeginDown(Link& link, const absl::Status& cause) {
   link.closing = true;
+  link.closing_ns = SteadyNs();
   link.cause = cause;
   link.mine.control().closed.store(1, std::memory_order_release);
   WakePeer(link);
@@ -93,10 +97,15 @@ void ShmFabric::BeginDown(Link& link, const absl::Status& cause) {
   closing_.push_back(&link);
 }
 
-// A stream of the peer's may still copy from what it leased.
-bool ShmFabric::MayEnd(const Link& link) {
+// A stream of the peer's may still copy from what it leased. The peer has been asked to end its
+// side, and begins no more; after that time the link ends by force.
+bool ShmFabric::MayEnd(const Link& link) const {
   return !link.down_queued && link.copies == 0 && !link.importing &&
-         (link.hung_up || !AnyHeld(link.theirs.desk().holds));
+         (link.hung_up || !AnyHeld(link.theirs.desk().holds) || WaitedEnough(link));
+}
+
+bool ShmFabric::WaitedEnough(const Link& link) const {
+  return SteadyNs() - link.closing_ns >= options_.held_ns;
 }
 
 bool ShmFabric::AdvanceEnds() {
@@ -110,6 +119,8 @@ bool ShmFabric::AdvanceEnds() {
   for (Link* link : closing_) {
     if (!MayEnd(*link)) continue;
     link->down_queued = true;
+    link->forced = !link->hung_up && AnyHeld(link->theirs.desk().holds);
+    if (link->forced) AdvanceRevocations();
     events_.LinkDown(link->id);
     any = true;
   }
@@ -129,10 +140,22 @@ absl::Status ShmFabric::Remove(Link& link) {
   std::erase(hot_, &link);
   std::erase(cold_, &link);
   std::erase(closing_, &link);
+  std::vector<HeldLease> held = TakeHeld(link);
   std::unique_ptr<Link> owned = std::move(links_[static_cast<size_t>(link.id)]);
-  // Unmapping and closing take long.
-  options_.post_setup([gone = std::move(owned)] {});
+  if (held.empty()) {
+    Forget(std::move(owned));
+    return cause;
+  }
+  VERBENA_LOG(kWarning, "a stream of a peer's still reads ", held.size(),
+              " leases of a link that was closed; their memory is kept until it does not");
+  epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, owned->channel->fd(), nullptr);  // the number is used again
+  quarantine_.Add(std::move(owned), std::move(held));
   return cause;
+}
+
+void ShmFabric::Forget(std::unique_ptr<Link> link) {
+  // Unmapping and closing take long.
+  options_.post_setup([gone = std::move(link)] {});
 }
 
 }  // namespace verbena::fabric::shm

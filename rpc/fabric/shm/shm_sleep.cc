@@ -29,6 +29,8 @@ constexpr int64_t kSleptNs = 20'000;
 // a reply) waits for a millisecond more often.
 constexpr int64_t kOrderedSpinNs = 2'000'000;
 constexpr int64_t kOrderedLookNs = 1'000'000;
+// Nobody waits for memory in quarantine.
+constexpr int64_t kQuarantineLookNs = 50'000'000;
 
 }  // namespace
 
@@ -52,6 +54,9 @@ void ShmFabric::Housekeep() {
   if (now - hangups_checked_ns_ >= kHangupNs) {
     hangups_checked_ns_ = now;
     CheckHangups();
+    if (!quarantine_.empty()) {
+      quarantine_.Look([this](std::unique_ptr<Link> link) { Forget(std::move(link)); });
+    }
   }
 }
 
@@ -95,15 +100,16 @@ bool ShmFabric::HasLater() const {
   // A ring was taken, and what rang has not been looked at.
   const bool cold_news = scan_cold_ && !cold_.empty();
   return cold_news || !events_.empty() || inbox_->any() || transfers_.busy() || stages_.busy() ||
-         OrderedSoon() ||
-         std::any_of(closing_.begin(), closing_.end(), [](const Link* l) { return MayEnd(*l); });
+         OrderedSoon() || std::any_of(closing_.begin(), closing_.end(), [this](const Link* l) {
+           return MayEnd(*l);
+         });
 }
 
 bool ShmFabric::OrderedSoon() const {
   return transfers_.ordered() > 0 && SteadyNs() - ordered_ns_ < kOrderedSpinNs;
 }
 
-void ShmFabric::SetTimer() {
+void ShmFabric::SetTimer(int64_t after_ns) {
   if (timer_fd_ < 0) {
     timer_fd_ = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     VERBENA_CHECK(timer_fd_ >= 0, "timerfd_create: errno ", errno);
@@ -113,7 +119,7 @@ void ShmFabric::SetTimer() {
     VERBENA_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, timer_fd_, &event) == 0);
   }
   itimerspec once{};
-  once.it_value.tv_nsec = kOrderedLookNs;
+  once.it_value.tv_nsec = after_ns;
   timerfd_settime(timer_fd_, 0, &once, nullptr);
 }
 
@@ -130,7 +136,11 @@ bool ShmFabric::Arm() {
       std::any_of(endings_.begin(), endings_.end(),
                   [this](const Ending& ending) { return !StillRead(ending); });
   if (!news) {
-    if (transfers_.ordered() > 0 || !closing_.empty()) SetTimer();
+    if (transfers_.ordered() > 0 || !closing_.empty()) {
+      SetTimer(kOrderedLookNs);
+    } else if (!quarantine_.empty()) {
+      SetTimer(kQuarantineLookNs);
+    }
     return false;
   }
   // Awake at once, without the system calls of Disarm; a bell that rang meanwhile costs one sleep.
