@@ -76,13 +76,20 @@ void EngineImpl::NotifyLater(LeaseGroup& group) {
 }
 
 void EngineImpl::Forget(LeaseGroup& group) {
-  for (std::vector<LeaseGroup*>* list : {&notify_, &notifying_, &awaiting_}) {
+  for (std::vector<LeaseGroup*>* list : {&notify_, &notifying_}) {
     for (LeaseGroup*& queued : *list) {
       if (queued == &group) queued = nullptr;
     }
   }
+  ForgetAwaiting(group);
+}
+
+void EngineImpl::ForgetAwaiting(const ReadyWaiter& waiter) {
+  for (ReadyWaiter*& awaiting : awaiting_) {
+    if (awaiting == &waiter) awaiting = nullptr;
+  }
   const bool none = std::all_of(awaiting_.begin(), awaiting_.end(),
-                                [](const LeaseGroup* awaiting) { return awaiting == nullptr; });
+                                [](const ReadyWaiter* awaiting) { return awaiting == nullptr; });
   if (none) reactor_.Cancel(awaiting_timer_);
 }
 

@@ -143,17 +143,17 @@ bool EngineImpl::Poll(int64_t now_ns) {
   return any;
 }
 
-void EngineImpl::AwaitReady(LeaseGroup& group) {
+void EngineImpl::AwaitReady(ReadyWaiter& waiter) {
   if (awaiting_.empty()) awaiting_since_ns_ = asked_ns_ = now_ns();
-  awaiting_.push_back(&group);
+  awaiting_.push_back(&waiter);
 }
 
 bool EngineImpl::PollAwaiting(int64_t now_ns) {
   const bool ask = now_ns - asked_ns_ >= kAwaitAskNs;
   if (ask) asked_ns_ = now_ns;
   const size_t before = awaiting_.size();
-  for (LeaseGroup*& group : awaiting_) {
-    if (group != nullptr && group->PollReady(ask)) group = nullptr;
+  for (ReadyWaiter*& waiter : awaiting_) {
+    if (waiter != nullptr && waiter->PollReady(ask)) waiter = nullptr;
   }
   std::erase(awaiting_, nullptr);
   const bool any = awaiting_.size() != before;

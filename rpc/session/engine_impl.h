@@ -99,7 +99,8 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   }
   void NotifyLater(LeaseGroup& group);
   // Polls it until it waits for no device any more.
-  void AwaitReady(LeaseGroup& group);
+  void AwaitReady(ReadyWaiter& waiter);
+  void ForgetAwaiting(const ReadyWaiter& waiter);
   void Forget(LeaseGroup& group);
   void CloseLater(LinkImpl& link) {
     later_ = true;
@@ -184,9 +185,9 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   std::vector<std::pair<Fetch*, absl::Status>> done_, finishing_;
   std::vector<ServerCall*> ended_replies_, ending_replies_;
   std::vector<LeaseGroup*> notify_, notifying_;
-  std::vector<LeaseGroup*> awaiting_;  // for devices to write their memory; null: forgotten
-  int64_t awaiting_since_ns_ = 0;      // since the last of them was ready, or the first came
-  int64_t asked_ns_ = 0;               // when the devices were asked last whether they failed
+  std::vector<ReadyWaiter*> awaiting_;  // null: forgotten
+  int64_t awaiting_since_ns_ = 0;       // since the last of them was ready, or the first came
+  int64_t asked_ns_ = 0;                // when the devices were asked last whether they failed
   reactor::Timer awaiting_timer_{[](reactor::Timer*) {}};  // the poll that follows is what counts
   List<FrameWriter> dirty_;
   std::vector<LinkImpl*> closing_;

@@ -16,6 +16,7 @@
 #include "rpc/fabric/fabric.h"
 #include "rpc/memory/region.h"
 #include "rpc/session/intrusive_list.h"
+#include "rpc/session/ready_waiter.h"
 
 namespace verbena::session {
 
@@ -50,7 +51,7 @@ class LeaseHolder {
   ~LeaseHolder() = default;
 };
 
-class LeaseGroup : public ListNode<LeaseGroup> {
+class LeaseGroup : public ListNode<LeaseGroup>, public ReadyWaiter {
  public:
   LeaseGroup(LinkImpl& link, LeaseHolder& holder) : link_(link), holder_(holder) {}
   ~LeaseGroup();
@@ -92,9 +93,7 @@ class LeaseGroup : public ListNode<LeaseGroup> {
   void OnLaneFailed();
   void OnLinkDown();
   void Notify();  // by the engine, for NotifyLater
-  // By the engine, until it says true: nothing is awaited any more. `ask`: whether the devices have
-  // failed.
-  bool PollReady(bool ask);
+  bool PollReady(bool ask) override;
 
   LinkImpl& link() const { return link_; }
   bool notify_queued = false;

@@ -51,6 +51,12 @@ absl::Status ReadFailure(Error error, const Chunk& chunk, const Transfer& transf
                                                " of a payload of ", transfer.entry->bytes));
 }
 
+absl::Status StreamFailure(const Transfer& transfer, const absl::Status& why) {
+  return absl::Status(
+      why.code(), absl::StrCat("a fetch of ", transfer.bytes,
+                               " bytes waited for a stream of its destination's: ", why.message()));
+}
+
 // Whether the path is known to be another than the one that is required.
 absl::Status CheckPath(const Fetch& fetch, Path path) {
   if (fetch.require_path == Path::kNone || fetch.require_path == path) return absl::OkStatus();
@@ -90,7 +96,10 @@ size_t PieceAt(const wire::PayloadEntry& entry, uint64_t& offset) {
 
 }  // namespace
 
-Transfers::~Transfers() { VERBENA_DCHECK(idle(), live_, " transfers live"); }
+Transfers::~Transfers() {
+  VERBENA_DCHECK(idle(), live_, " transfers live");
+  if (!awaiting_.empty()) link_.engine_impl().ForgetAwaiting(*this);
+}
 
 LinkImpl* Transfers::LinkOf(const Fetch& fetch) {
   return fetch.state_ == nullptr ? nullptr : static_cast<Transfer*>(fetch.state_)->link;
@@ -137,10 +146,45 @@ void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetI
   transfer.path = all;
   const int64_t now_ns = link_.engine_impl().now_ns();
   transfer.admission_due_ns = now_ns + link_.engine_impl().admission_timeout_ns();
+  if (all == Path::kPinnedStaging) AwaitStreams(transfer);
   waiting_.PushBack(transfer);
   Admit();
   if (!transfer.admitted) link_.DueAt(transfer.admission_due_ns);
   Pump();
+}
+
+void Transfers::AwaitStreams(Transfer& transfer) {
+  const fabric::LocalPiece* last = nullptr;
+  for (const fabric::LocalPiece& piece : transfer.fetch->pieces) {
+    const bool known = last != nullptr && last->order.stream == piece.order.stream;
+    if (piece.order.stream == nullptr || known) continue;
+    last = &piece;
+    // Without it, its copies wait for the stream in stages.
+    absl::StatusOr<memory::ReadinessRef> ready = piece.device->Record(piece.order);
+    if (ready.ok() && !(*ready)->ready()) transfer.awaited.push_back(*std::move(ready));
+  }
+  if (transfer.awaited.empty()) return;
+  if (awaiting_.empty()) link_.engine_impl().AwaitReady(*this);
+  awaiting_.push_back(&transfer);
+}
+
+bool Transfers::PollReady(bool ask) {
+  std::vector<std::pair<Transfer*, absl::Status>> failed;
+  const size_t before = awaiting_.size();
+  std::erase_if(awaiting_, [&](Transfer* transfer) {
+    std::erase_if(transfer->awaited,
+                  [](const memory::ReadinessRef& awaited) { return awaited->ready(); });
+    absl::Status status;
+    for (const memory::ReadinessRef& awaited : transfer->awaited) {
+      if (ask) status.Update(awaited->Look());
+    }
+    if (!status.ok()) failed.emplace_back(transfer, std::move(status));
+    transfer->progress_ns = link_.engine_impl().now_ns();
+    return transfer->awaited.empty();
+  });
+  for (const auto& [transfer, status] : failed) Stop(*transfer, StreamFailure(*transfer, status));
+  if (awaiting_.size() != before) Pump();
+  return awaiting_.empty();
 }
 
 Path Transfers::PathOfAll(const Fetch& fetch, const wire::PayloadEntry& entry) const {
@@ -214,7 +258,8 @@ void Transfers::OnLaneGone() {
 // The next to post a chunk of; round robin among its class. Null: none can now.
 Transfer* Transfers::Pick() {
   for (List<Transfer>* list : {&small_, &large_}) {
-    Transfer* const pick = list->Find([&](const Transfer& transfer) { return KeysFit(transfer); });
+    Transfer* const pick = list->Find(
+        [&](const Transfer& transfer) { return KeysFit(transfer) && transfer.awaited.empty(); });
     if (pick != nullptr) {
       list->PushBack(*pick);
       return pick;
@@ -340,6 +385,7 @@ void Transfers::MaybeEnd(Transfer& transfer) {
 
 void Transfers::End(Transfer& transfer) {
   if (transfer.admitted) fetching_bytes_ -= transfer.bytes;
+  if (!transfer.awaited.empty()) std::erase(awaiting_, &transfer);
   transfer.fetch->state_ = nullptr;
   transfer.fetch->path = transfer.path;
   PayloadSetImpl* const set = transfer.set;

@@ -3,6 +3,10 @@
 // traits().reads_in_flight posted, small transfers first, the others in turn. A stopped transfer
 // posts no more and ends when its posted chunks have; if they do not within a bound, the lane is
 // broken. Chunks lost with a lane are posted again on its successor.
+//
+// Where bytes for a device go by stages, a transfer in the order of a stream posts nothing before
+// the work that was queued there has ended: its chunks would keep the stages, and places among the
+// posted, from others for as long as that takes.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -11,6 +15,7 @@
 #include "rpc/base/ids.h"
 #include "rpc/base/slot_table.h"
 #include "rpc/session/intrusive_list.h"
+#include "rpc/session/ready_waiter.h"
 #include "rpc/session/session.h"
 #include "rpc/wire/payload_table.h"
 
@@ -42,8 +47,9 @@ class Transfer : public ListNode<Transfer> {
   uint64_t next = 0;         // first byte not yet posted
   std::vector<Chunk> again;  // lost with their lane
   uint32_t posted = 0;
-  uint32_t ordered = 0;  // of the posted ones
-  bool told = false;     // all that was left stands in the stream
+  uint32_t ordered = 0;                       // of the posted ones
+  bool told = false;                          // all that was left stands in the stream
+  std::vector<memory::ReadinessRef> awaited;  // posts nothing before
   bool admitted = false;
   bool stopping = false;
   Path path = Path::kNone;  // of the READ that ended last
@@ -55,7 +61,7 @@ class Transfer : public ListNode<Transfer> {
   bool unposted() const { return !stopping && (next < bytes || !again.empty()); }
 };
 
-class Transfers {
+class Transfers final : public ReadyWaiter {
  public:
   explicit Transfers(LinkImpl& link) : link_(link) {}
   ~Transfers();
@@ -81,6 +87,7 @@ class Transfers {
   // Posts what may be posted.
   void Pump();
   void Expire(int64_t now_ns);
+  bool PollReady(bool ask) override;
   // No new READ can succeed: all stop with `why`.
   void FailAll(const absl::Status& why);
   bool idle() const { return live_ == 0; }
@@ -91,6 +98,8 @@ class Transfers {
   // How all of its bytes come; kNone: that is said by READ.
   Path PathOfAll(const Fetch& fetch, const wire::PayloadEntry& entry) const;
   absl::Status Check(const Fetch& fetch, const wire::PayloadEntry& entry, uint64_t& bytes) const;
+  // Of a fetch that goes by stages, for the streams that it is ordered by.
+  void AwaitStreams(Transfer& transfer);
   void Admit();
   Transfer* Pick();
   // The rest of it waits for a lane, or for keys on that.
@@ -108,7 +117,8 @@ class Transfers {
   List<Transfer> waiting_;  // for the budget of fetching bytes
   List<Transfer> small_;    // admitted, something to post
   List<Transfer> large_;
-  List<Transfer> posted_;  // nothing left to post, or stopping
+  List<Transfer> posted_;            // nothing left to post, or stopping
+  std::vector<Transfer*> awaiting_;  // with something awaited
   uint32_t live_ = 0;
   uint32_t reads_ = 0;  // posted on this link, and not standing in a stream
   uint64_t fetching_bytes_ = 0;

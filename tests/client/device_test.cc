@@ -447,6 +447,58 @@ TEST_CASE("a result that its user drops keeps its memory until the copies in the
   Fake(1).Free(extent);
 }
 
+TEST_CASE("fetches that go by stages do not wait for another's stream", "[client][device][order]") {
+  Fake(0), Fake(1), Fake(2);
+  constexpr int64_t kCount = 3 << 20;  // more than all stages of a link
+  UserTensor user{Shape(kCount)};
+  memory::FakeStream stream;
+  for (const char* transport : {"tcp"}) {
+    INFO(transport);
+    Giver giver(user.tensor, ChannelOptions().set_require_transport(transport));
+    auto reply = giver.Get();
+    const auto& output = reply->output();
+    Tensor late = Blank(kCount);
+    bool before = false;
+    stream.Launch([&] { before = ValuesOf(Fake(1), late)[5] == 0; });
+    auto waits = reply.Fetch(output, Placement::Into(late).InStream(DeviceStream(&stream)));
+    auto cancelled = std::make_optional(
+        reply.Fetch(output, Placement::Into(late).InStream(DeviceStream(&stream))));
+    for (int i = 0; i < 2; ++i) {
+      auto other = reply.Fetch(output, Device::Fake(2));
+      REQUIRE(Eventually([&] { return other.done(); }));
+      auto got = std::move(other).Get();
+      REQUIRE_CODE(got.status(), kOk);
+      CHECK(ValuesOf(Fake(2), *got) == Counting(kCount));
+      REQUIRE_CODE(reply.Fetch(output, Device::Host()).Get().status(), kOk);
+      cancelled.reset();
+    }
+    CHECK_FALSE(waits.done());
+    stream.Finish();
+    REQUIRE_CODE(std::move(waits).Get().status(), kOk);
+    CHECK(before);
+    CHECK(ValuesOf(Fake(1), late) == Counting(kCount));
+  }
+}
+
+TEST_CASE("a fetch whose stream's device fails before it is ready ends with what that says",
+          "[client][device][order]") {
+  FakeDevice& broken = Fake(10);
+  UserTensor user(Shape(64));
+  Giver giver(user.tensor, ChannelOptions().set_require_transport("tcp"));
+  auto reply = giver.Get();
+  memory::FakeStream stream;
+  stream.Launch([] {});
+  Tensor into = *Tensor::Empty(kFloat32, Shape(64), Device::Fake(10));
+  auto fetch = reply.Fetch(reply->output(), Placement::Into(into).InStream(DeviceStream(&stream)));
+  absl::SleepFor(absl::Milliseconds(5));
+  CHECK_FALSE(fetch.done());
+  broken.Break(absl::AbortedError("the device fell off the bus"));
+  const absl::Status status = std::move(fetch).Get().status();
+  CHECK(status.code() == absl::StatusCode::kAborted);
+  CHECK(absl::StrContains(status.message(), "fell off the bus"));
+  broken.Break(absl::OkStatus());
+}
+
 TEST_CASE("a server ends while a client's stream stands still, and what that reads stays allocated",
           "[client][device][order]") {
   Fake(0), Fake(1);
