@@ -7,17 +7,14 @@
 #include "rpc/memory/pool.h"
 
 namespace verbena::fabric {
-namespace {
 
-constexpr size_t kBytes = size_t{Stages::kCount} * Stages::kBytesMax;
-
-}  // namespace
-
-Stages::Stages() : block_(memory::TryAllocateBlock(kBytes)) {
+Stages::Stages(uint32_t stage_bytes)
+    : stage_bytes_(stage_bytes), block_(memory::TryAllocateBlock(kCount * stage_bytes_)) {
   if (block_) return;
-  heap_.reset(new std::byte[kBytes]);
+  const size_t bytes = kCount * stage_bytes_;
+  heap_.reset(new std::byte[bytes]);
   // Given back at once: the next ones find room. If there is none, these do.
-  memory::PostToGrowth([] { memory::AllocateBlock(kBytes).IgnoreError(); });
+  memory::PostToGrowth([bytes] { memory::AllocateBlock(bytes).IgnoreError(); });
 }
 
 uint32_t Stages::Take() {
@@ -29,7 +26,7 @@ uint32_t Stages::Take() {
 
 std::byte* Stages::At(uint32_t stage) {
   VERBENA_DCHECK(stage < kCount && (free_ & (1u << stage)) == 0);
-  return (block_ ? block_.data() : heap_.get()) + size_t{stage} * kBytesMax;
+  return (block_ ? block_.data() : heap_.get()) + stage * stage_bytes_;
 }
 
 }  // namespace verbena::fabric

@@ -17,13 +17,11 @@ class Stages {
   // other; more, and they do not fit the caches.
   static constexpr uint32_t kCount = 8;
   static constexpr uint32_t kNone = ~0u;
-  // Of one: the largest chunk of the fabrics that use them.
-  static constexpr uint32_t kBytesMax = 256 << 10;
 
-  // Of the pools, which are page-locked where GPUs are used. Where the pools would have to grow
-  // first, which is asked for, it is other memory until Rest: devices then copy by way of stages
-  // of their own.
-  Stages();
+  // `stage_bytes`: of one, the largest chunk of a device's memory. Of the pools, which are
+  // page-locked where GPUs are used. Where the pools would have to grow first, which is asked for,
+  // it is other memory until Rest: devices then copy by way of stages of their own.
+  explicit Stages(uint32_t stage_bytes);
 
   // kNone: none is free.
   uint32_t Take();
@@ -34,6 +32,7 @@ class Stages {
  private:
   static constexpr uint32_t kAll = (1u << kCount) - 1;
 
+  const size_t stage_bytes_;
   memory::Block block_;
   std::unique_ptr<std::byte[]> heap_;  // or this
   uint32_t free_ = kAll;

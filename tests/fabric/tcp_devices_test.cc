@@ -13,14 +13,14 @@ namespace {
 constexpr LinkId kLink{1};
 constexpr Lane kReader{0, LaneRole::kReader, 1};
 constexpr Lane kOwner{0, LaneRole::kOwner, 1};
-constexpr size_t kChunk = 256 << 10;
+constexpr size_t kChunk = fabric::tcp::kChunkBytesMax;
 constexpr size_t kChunks = 24;
 constexpr size_t kBytes = kChunks * kChunk - 77;
 
 struct Devices {
   explicit Devices(int socket_buffer_bytes = 0) : subject(TcpSubject(socket_buffer_bytes)) {
     // Some room in the pools: stages do not grow them.
-    REQUIRE(memory::AllocateBlock(8 << 20).ok());
+    REQUIRE(memory::AllocateBlock(32 << 20).ok());
     pattern.resize(kBytes);
     Fill(pattern.data(), kBytes, 5);
     source = MakeFake(from, kBytes);

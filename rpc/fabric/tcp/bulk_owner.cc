@@ -87,7 +87,7 @@ void BulkOwner::Prepare() {
 }
 
 bool BulkOwner::StartCopy(const Request& request, const LeaseTable::Row& row, Prepared& prepared) {
-  if (stages_ == nullptr) stages_ = std::make_shared<Stages>();
+  if (stages_ == nullptr) stages_ = std::make_shared<Stages>(kChunkBytesMax);
   const uint32_t stage = stages_->Take();
   if (stage == Stages::kNone) return false;
   const memory::CopyPiece piece{stages_->At(stage), row.data + request.offset, request.bytes};

@@ -92,7 +92,7 @@ bool BulkReader::HasStage() {
   if (!in_data_) return true;
   PostedRead& read = reads_.front();
   if (read.device == nullptr || read.stage != Stages::kNone) return true;
-  if (stages_ == nullptr) stages_ = std::make_shared<Stages>();
+  if (stages_ == nullptr) stages_ = std::make_shared<Stages>(kChunkBytesMax);
   read.stages = stages_;
   read.stage = stages_->Take();
   return read.stage != Stages::kNone;

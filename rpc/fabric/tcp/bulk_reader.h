@@ -18,8 +18,6 @@
 
 namespace verbena::fabric::tcp {
 
-static_assert(kChunkBytesMax <= Stages::kBytesMax);
-
 class BulkReader {
  public:
   struct PostedRead {

@@ -39,7 +39,8 @@ TcpFabric::TcpFabric(const TcpOptions& options)
   traits_.slot_bytes = limits::kTcpSegmentBytes;
   traits_.window_slots = kWindowFrames;
   traits_.publish_bytes = kPublishBytes;
-  traits_.read_chunk_bytes = kChunkBytesMax;
+  traits_.read_chunk_bytes = kChunkBytes;
+  traits_.device_chunk_bytes = kChunkBytesMax;
   traits_.reads_in_flight = kReadsInFlight;
   traits_.prepares_lanes = true;
   traits_.revocation = Revocation::kTable;

@@ -60,7 +60,6 @@ VerbsFabric::VerbsFabric(const VerbsOptions& options)
   traits_.gathers_sends = true;
   traits_.read_chunk_bytes = kReadChunkBytes;
   traits_.reads_in_flight = kReadsInFlight;
-  static_assert(kReadChunkBytes <= Stages::kBytesMax);
   traits_.prepares_lanes = true;
   traits_.path = ::verbena::Path::kRdmaRead;
   const bool windows = options.port.device->limits().windows_2b;

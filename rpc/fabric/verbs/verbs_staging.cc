@@ -39,7 +39,7 @@ void VerbsFabric::GiveStages() {
       want_stage_.pop_front();
       continue;
     }
-    if (stages_ == nullptr) stages_ = std::make_shared<Stages>();
+    if (stages_ == nullptr) stages_ = std::make_shared<Stages>(traits_.read_chunk_bytes);
     const uint32_t stage = stages_->Take();
     if (stage == Stages::kNone) return;
     want_stage_.pop_front();
