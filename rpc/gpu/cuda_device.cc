@@ -33,6 +33,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(const Driver& dri
   how.location.id = made->device_;
   // 0 where the GPU has no virtual memory management: Allocate says so.
   driver.cuMemGetAllocationGranularity(&made->granularity_, &how, abi::kGranularityMinimum);
+  made->AskNicFacts();
   return made;
 }
 

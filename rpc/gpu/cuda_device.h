@@ -17,10 +17,11 @@
 #include "rpc/gpu/pointer.h"
 #include "rpc/gpu/readiness.h"
 #include "rpc/memory/device.h"
+#include "rpc/memory/nic_access.h"
 
 namespace verbena::gpu {
 
-class CudaDevice final : public memory::Device {
+class CudaDevice final : public memory::Device, public memory::NicAccess {
  public:
   // `driver` outlives it. INTERNAL, NOT_FOUND: no such GPU. Any thread; does not block for long.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(const Driver& driver, int ordinal);
@@ -56,6 +57,10 @@ class CudaDevice final : public memory::Device {
   absl::StatusOr<memory::ReadinessRef> Record(memory::StreamOrder order) override;
   Path PathOf(const memory::CopyPiece& piece, Path mapped) const override;
 
+  // Asked once, when it was made.
+  memory::NicFacts nic_facts() const override { return nic_facts_; }
+  absl::Status FlushNicWrites() override;
+
   // ---- for this room
   const Driver& driver() const { return driver_; }
   PrimaryContext& context() { return context_; }
@@ -85,6 +90,7 @@ class CudaDevice final : public memory::Device {
     int count = 0;     // a handle that is opened again is where it was
   };
 
+  void AskNicFacts();
   CudaDevice(const Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
   uint64_t BufferIdOf(const PointerFacts& facts);
   absl::StatusOr<PointerFacts> StillThere(const memory::Extent& extent);
@@ -108,6 +114,7 @@ class CudaDevice final : public memory::Device {
   abi::Ordinal device_ = 0;
   std::array<std::byte, 16> uuid_{};
   size_t granularity_ = 0;
+  memory::NicFacts nic_facts_;
   PrimaryContext context_{driver_, ordinal_};
   std::shared_ptr<ReadyWords> words_ = std::make_shared<ReadyWords>(driver_);
 

@@ -109,6 +109,11 @@ struct AccessDescription {  // CUmemAccessDesc
   int flags = kAccessReadWrite;
 };
 
+// Of kRdmaFlushOptions, kRdmaWritesOrdering, and CUflushGPUDirectRDMAWrites*
+inline constexpr int kFlushFromHost = 1;
+inline constexpr int kOrderedForOwner = 100;
+inline constexpr int kFlushCurrentContext = 0;
+inline constexpr int kFlushToAllDevices = 200;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
@@ -182,9 +187,11 @@ inline constexpr unsigned kHostAllocPortable = 1;
      unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared_bytes,       \
      abi::Stream stream, void** parameters, void** extra))
 
-// Of later drivers than the rest (11.7 on): null where the driver has not got them.
-#define VERBENA_DRIVER_FUNCTIONS_MAYBE(X) \
-  X(cuMemGetHandleForAddressRange,        \
+// Null where the driver has not got them: what is said of NICs, and dma-bufs (11.7 on).
+#define VERBENA_DRIVER_FUNCTIONS_MAYBE(X)                                 \
+  X(cuDeviceGetPCIBusId, (char* address, int bytes, abi::Ordinal device)) \
+  X(cuFlushGPUDirectRDMAWrites, (int target, int scope))                  \
+  X(cuMemGetHandleForAddressRange,                                        \
     (void* handle, abi::Address pointer, size_t bytes, int type, unsigned long long flags))
 
 }  // namespace verbena::gpu::abi

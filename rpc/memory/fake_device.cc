@@ -204,6 +204,7 @@ absl::StatusOr<std::vector<Extent>> FakeDevice::Describe(const void* pointer, si
 }
 
 absl::StatusOr<Export> FakeDevice::ExportTo(const Extent& extent, ExportWay way) {
+  if (way == ExportWay::kDmaBuf) return ExportDmaBuf(extent);
   if (way != ExportWay::kMemfd && way != ExportWay::kHostPeer)
     return absl::UnimplementedError("a fake device exports memfds only");
   absl::MutexLock lock(&mutex_);
@@ -219,6 +220,47 @@ absl::StatusOr<Export> FakeDevice::ExportTo(const Extent& extent, ExportWay way)
   e.fd = fcntl(it->second.fd, F_DUPFD_CLOEXEC, 0);
   if (e.fd < 0) return SystemError("duplicating a descriptor");
   return e;
+}
+
+// Of a part of an allocation too, from the page on which it begins.
+absl::StatusOr<Export> FakeDevice::ExportDmaBuf(const Extent& extent) {
+  const auto address = reinterpret_cast<uintptr_t>(extent.base);
+  absl::MutexLock lock(&mutex_);
+  if (!nic_facts_.dma_buf) return absl::UnimplementedError("this fake device exports no dma-buf");
+  if (!no_exports_.ok()) return no_exports_;
+  auto it = memories_.upper_bound(address);
+  if (it == memories_.begin()) return absl::NotFoundError("no such extent on the fake device");
+  const Memory& memory = (--it)->second;
+  const uint64_t offset = address - it->first;
+  const bool second = memory.split != 0 && offset == memory.split;
+  if (!(offset == 0 && extent.buffer_id == memory.buffer_id) &&
+      !(second && extent.buffer_id == memory.second_id)) {
+    return absl::NotFoundError("no such extent on the fake device");
+  }
+  Export e;
+  e.way = ExportWay::kDmaBuf;
+  e.bytes = extent.bytes;
+  e.offset = offset;
+  e.buffer_id = extent.buffer_id;
+  e.hardware = hardware();
+  e.fd = fcntl(memory.fd, F_DUPFD_CLOEXEC, 0);
+  if (e.fd < 0) return SystemError("duplicating a descriptor");
+  return e;
+}
+
+NicFacts FakeDevice::nic_facts() const {
+  absl::MutexLock lock(&mutex_);
+  return nic_facts_;
+}
+
+void FakeDevice::SetNicFacts(const NicFacts& facts) {
+  absl::MutexLock lock(&mutex_);
+  nic_facts_ = facts;
+}
+
+absl::Status FakeDevice::FlushNicWrites() {
+  ++flushes_;
+  return health();
 }
 
 absl::StatusOr<Mapping> FakeDevice::Import(Export from_peer) {
@@ -277,6 +319,11 @@ void FakeDevice::Split(std::byte* base, size_t at) {
   Memory& memory = memories_.at(reinterpret_cast<uintptr_t>(base));
   memory.split = at;
   memory.second_id = NextBufferId();
+}
+
+void FakeDevice::Renumber(std::byte* base) {
+  absl::MutexLock lock(&mutex_);
+  memories_.at(reinterpret_cast<uintptr_t>(base)).buffer_id = NextBufferId();
 }
 
 void FakeDevice::RefuseExports(const absl::Status& why) {

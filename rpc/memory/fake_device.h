@@ -16,10 +16,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "rpc/memory/device.h"
+#include "rpc/memory/nic_access.h"
 
 namespace verbena::memory {
 
-class FakeDevice final : public Device {
+class FakeDevice final : public Device, public NicAccess {
  public:
   // Makes and registers Device::Fake(index), or returns the one that is there. Never destroyed. Any
   // thread.
@@ -33,7 +34,7 @@ class FakeDevice final : public Device {
 
   // NOT_FOUND: not memory of this device.
   absl::StatusOr<std::vector<Extent>> Describe(const void* pointer, size_t bytes) override;
-  // kMemfd only.
+  // kMemfd, and kDmaBuf where its NicFacts say so: the same descriptor.
   absl::StatusOr<Export> ExportTo(const Extent& extent, ExportWay way) override;
   absl::StatusOr<Mapping> Import(Export from_peer) override;
   void Release(const Mapping& mapping) override;
@@ -47,12 +48,20 @@ class FakeDevice final : public Device {
   // kDeviceCopy where an end is the host's.
   Path PathOf(const CopyPiece& piece, Path mapped) const override;
 
+  NicFacts nic_facts() const override;
+  absl::Status FlushNicWrites() override;
+  // For tests: what it says of itself to NICs; and how often it was flushed. Any thread.
+  void SetNicFacts(const NicFacts& facts);
+  int flushes() const { return flushes_.load(); }
+
   // For tests: from now on only so many copies of the device's engines begin, until it is called
   // again; negative: all. Any thread.
   void LetCopies(int64_t count) { copies_.store(count); }
   // For tests: from now on the allocation at `base` is described as two, as memory is that was
   // mapped in parts; `at` is in bytes. Any thread.
   void Split(std::byte* base, size_t at);
+  // For tests: as if it had been freed and the same addresses allocated again. Any thread.
+  void Renumber(std::byte* base);
   // For tests: from now on its memory is not exported, or what peers exported is not imported. OK:
   // it is again. Any thread.
   void RefuseExports(const absl::Status& why);
@@ -90,12 +99,15 @@ class FakeDevice final : public Device {
   absl::StatusOr<std::byte*> Map(int fd, uint64_t offset, size_t bytes, bool writable,
                                  uint64_t buffer_id);
   void Unmap(std::byte* base);
+  absl::StatusOr<Export> ExportDmaBuf(const Extent& extent);
 
   const ::verbena::Device where_;
   std::atomic<int64_t> copies_{-1};
   std::atomic<int64_t> waiting_{0};
+  std::atomic<int> flushes_{0};
   mutable absl::Mutex mutex_;
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
+  NicFacts nic_facts_ ABSL_GUARDED_BY(mutex_) = {.pci = {}, .dma_buf = true};
   absl::Status no_exports_ ABSL_GUARDED_BY(mutex_), no_imports_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, Memory> memories_ ABSL_GUARDED_BY(mutex_);  // by user-visible address
 };

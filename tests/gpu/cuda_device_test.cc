@@ -118,6 +118,41 @@ TEST_CASE("each kind of memory is exported the way that it can be, or says why n
   CHECK(absl::IsUnimplemented(exported(user, ExportWay::kDmaBuf).status()));
 }
 
+TEST_CASE("a NIC is told what the GPU sees of its writes, and flushes only where it must",
+          "[gpu][nic]") {
+  using Attribute = abi::DeviceAttribute;
+  FakeDriver& cuda = FakeDriver::Reset(2);
+  cuda.attributes = {{Attribute::kDmaBuf, 1}, {Attribute::kRdmaWritesOrdering, 100}};
+  const auto ordered = Gpu(cuda, 1);
+  CHECK(ordered->nic_facts().pci == "0000:1c:00.0");
+  CHECK(ordered->nic_facts().dma_buf);
+  CHECK_FALSE(ordered->nic_facts().flushes);
+  CHECK(ordered->nic_facts().writable);
+  CHECK(ordered->FlushNicWrites().ok());
+  CHECK(cuda.calls["cuFlushGPUDirectRDMAWrites"] == 0);
+  CHECK(cuda.contexts[1] == 0);  // for all this
+  cuda.attributes[Attribute::kRdmaWritesOrdering] = 0;
+  const auto unordered = Gpu(cuda, 0);
+  CHECK(unordered->nic_facts().flushes);
+  CHECK(unordered->nic_facts().writable);
+  CHECK(unordered->FlushNicWrites().ok());
+  CHECK(cuda.calls["cuFlushGPUDirectRDMAWrites"] == 1);
+  CHECK(cuda.wrong_context == 0);
+  cuda.Fail("cuFlushGPUDirectRDMAWrites", abi::kEccUncorrectable);
+  CHECK(absl::IsDataLoss(unordered->FlushNicWrites()));
+  CHECK_FALSE(unordered->health().ok());
+  // It could be flushed by work on the GPU alone.
+  cuda.attributes[Attribute::kRdmaFlushOptions] = 2;
+  CHECK_FALSE(Gpu(cuda, 0)->nic_facts().writable);
+  cuda.attributes = {{Attribute::kDmaBuf, 0}};
+  CHECK_FALSE(Gpu(cuda, 0)->nic_facts().dma_buf);
+  cuda.attributes.clear();
+  cuda.table().cuMemGetHandleForAddressRange = nullptr;
+  cuda.table().cuDeviceGetPCIBusId = nullptr;
+  CHECK_FALSE(Gpu(cuda, 0)->nic_facts().dma_buf);
+  CHECK(Gpu(cuda, 0)->nic_facts().pci.empty());
+}
+
 TEST_CASE("another GPU's memory is imported for copies of this one", "[gpu]") {
   FakeDriver& cuda = FakeDriver::Reset(2);
   const auto owner = Gpu(cuda, 0), reader = Gpu(cuda, 1);

@@ -409,9 +409,20 @@ Result DeviceGetUuid(abi::Uuid* uuid, abi::Ordinal device) {
   std::memset(uuid, 0x10 + device, sizeof *uuid);
   return abi::kSuccess;
 }
-Result DeviceGetAttribute(int* value, abi::DeviceAttribute, abi::Ordinal) {
-  *value = 1;
+Result DeviceGetAttribute(int* value, abi::DeviceAttribute attribute, abi::Ordinal) {
+  const auto said = the->attributes.find(attribute);
+  *value = said == the->attributes.end() ? 1 : said->second;
   return abi::kSuccess;
+}
+Result DeviceGetPciBusId(char* address, int bytes, abi::Ordinal device) {
+  std::snprintf(address, static_cast<size_t>(bytes), "0000:%02X:00.0", 0x1b + device);
+  return abi::kSuccess;
+}
+Result FlushWrites(int target, int scope) {
+  FAKE_CALL(cuFlushGPUDirectRDMAWrites)
+  if (!the->InContext()) return abi::kInvalidContext;
+  const bool known = target == abi::kFlushCurrentContext && scope == abi::kFlushToAllDevices;
+  return known ? abi::kSuccess : abi::kInvalidValue;
 }
 Result DeviceGetP2PAttribute(int* value, int, abi::Ordinal, abi::Ordinal) {
   *value = the->nvlink;
@@ -437,6 +448,8 @@ Driver Table() {
   d.cuDeviceGetUuid_v2 = DeviceGetUuid;
   d.cuDeviceGetAttribute = DeviceGetAttribute;
   d.cuDeviceGetP2PAttribute = DeviceGetP2PAttribute;
+  d.cuDeviceGetPCIBusId = DeviceGetPciBusId;
+  d.cuFlushGPUDirectRDMAWrites = FlushWrites;
   d.cuDevicePrimaryCtxRetain = DevicePrimaryCtxRetain;
   d.cuDevicePrimaryCtxRelease_v2 = DevicePrimaryCtxRelease;
   d.cuCtxPushCurrent_v2 = CtxPush;

@@ -53,6 +53,7 @@ class FakeDriver {
   int wrong_context = 0;          // calls without the context that they need
   int kernel_faults = 0;          // pieces that would have faulted a kernel
   std::map<std::string, int> calls;
+  std::map<abi::DeviceAttribute, int> attributes;  // others are 1
   size_t live() const { return memories_.size() + handles_.size(); }
 
   // ---- behind the table
