@@ -8,6 +8,7 @@
 
 #include "rpc/memory/fake_device.h"
 #include "rpc/memory/pool.h"
+#include "rpc/memory/registrars.h"
 #include "tests/contract/verbs_subjects.h"
 #include "tests/fabric/fake_region.h"
 #include "tests/fabric/verbs_rig.h"
@@ -20,12 +21,17 @@ struct DeviceRig {
   static constexpr size_t kChunks = 12;
   static constexpr size_t kBytes = kChunks * kChunk - 77;
 
-  explicit DeviceRig(const contract::Subject& subject) : pair(subject) {
+  // `devices`: the index of the first of two.
+  explicit DeviceRig(const contract::Subject& subject, int devices = 5)
+      : from(memory::FakeDevice::Install(devices)),
+        to(memory::FakeDevice::Install(devices + 1)),
+        pair(subject) {
     REQUIRE(memory::AllocateBlock(8 << 20).ok());  // room in the pools: stages do not grow them
     pattern.resize(kBytes);
     contract::Fill(pattern.data(), kBytes, 5);
     source = contract::MakeFake(from, kBytes);
     target = contract::MakeFake(to, kBytes);
+    memory::RegisterWhereTaken(target, static_cast<uint8_t>(memory::Use::kReadInto));
     from.Write(source->base(), pattern.data(), kBytes);
     Blank();
     pair.Connect(kLink);
@@ -34,6 +40,15 @@ struct DeviceRig {
   ~DeviceRig() {
     from.LetCopies(-1);
     to.LetCopies(-1);
+    ForgetTarget();
+  }
+  // As its end does.
+  void ForgetTarget() {
+    absl::Status status;
+    REQUIRE(pair.Until([&] {
+      status = memory::UnregisterRegion(target->buffer_id());
+      return status.ok();
+    }));
   }
 
   RemoteKey Lease(LeaseSlot slot = {1, 1}) {
@@ -74,8 +89,8 @@ struct DeviceRig {
   VerbsFabric& client() { return static_cast<VerbsFabric&>(pair.client()); }
   VerbsFabric& server() { return static_cast<VerbsFabric&>(pair.server()); }
 
-  memory::FakeDevice& from = memory::FakeDevice::Install(5);
-  memory::FakeDevice& to = memory::FakeDevice::Install(6);
+  memory::FakeDevice& from;
+  memory::FakeDevice& to;
   contract::Pair pair;
   std::vector<std::byte> pattern;
   std::shared_ptr<contract::FakeRegion> source, target;

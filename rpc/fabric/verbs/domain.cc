@@ -6,6 +6,7 @@
 #include "rpc/base/log.h"
 #include "rpc/fabric/verbs/calls.h"
 #include "rpc/fabric/verbs/copies.h"
+#include "rpc/fabric/verbs/device_memory.h"
 #include "rpc/memory/registrars.h"
 
 namespace verbena::fabric::verbs {
@@ -31,9 +32,7 @@ void Domain::Join() {
 
 absl::StatusOr<std::unique_ptr<memory::Registration>> Domain::Register(const memory::Region& region,
                                                                        uint8_t uses) {
-  if (!region.device().host_accessible()) {
-    return absl::UnimplementedError("verbs: memory that is not the host's");
-  }
+  if (!region.device().host_accessible()) return std::make_unique<Memory>(region);
   if (region.kind() == memory::RegionKind::kForeign) {
     return absl::UnimplementedError("verbs: memory that is not registered");
   }
@@ -51,7 +50,7 @@ absl::StatusOr<std::unique_ptr<memory::Registration>> Domain::Register(const mem
   absl::StatusOr<ibv_mr*> mr =
       Made("ibv_reg_mr", ibv_reg_mr(pd_, region.base(), region.bytes(), access));
   if (!mr.ok()) return mr.status();
-  auto memory = std::make_unique<Memory>(*mr, region);
+  auto memory = std::make_unique<Memory>(*mr, region.extent());
   absl::MutexLock lock(&mutex_);
   by_base_[region.base()] = memory.get();
   return memory;
@@ -59,6 +58,15 @@ absl::StatusOr<std::unique_ptr<memory::Registration>> Domain::Register(const mem
 
 absl::Status Domain::Unregister(std::unique_ptr<memory::Registration>& registration) {
   auto* const memory = static_cast<Memory*>(registration.get());
+  if (memory->device_ != nullptr) {
+    if (InUse(*memory->device_, memory->buffer_id_)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("READs of ", device_.name(), " write into it"));
+    }
+    DropUnused(*memory->device_, memory->buffer_id_);
+    registration.reset();
+    return absl::OkStatus();
+  }
   {
     absl::MutexLock lock(&mutex_);
     const uint32_t pins = memory->pins_.load(std::memory_order_acquire);
@@ -95,6 +103,8 @@ absl::StatusOr<ibv_mr*> Domain::RegisterRange(const std::byte* data, size_t byte
   return RegisterCopy(pd_, data, bytes);
 }
 
-void Domain::Deregister(ibv_mr* mr) { DeregisterWithCopy(mr); }
+void Domain::Deregister(ibv_mr* mr) {
+  if (!DeregisterDevice(mr)) DeregisterWithCopy(mr);
+}
 
 }  // namespace verbena::fabric::verbs

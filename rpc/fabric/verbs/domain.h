@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "rpc/fabric/fabric.h"
@@ -29,8 +30,12 @@ class Domain final : public memory::Registrar {
   // A region that is registered here. Shared by whoever pins it.
   class Memory final : public memory::Registration {
    public:
-    Memory(ibv_mr* mr, const memory::Region& region)
-        : mr_(mr), base_(region.base()), bytes_(region.bytes()), buffer_id_(region.buffer_id()) {}
+    Memory(ibv_mr* mr, const memory::Extent& extent)
+        : mr_(mr), base_(extent.base), bytes_(extent.bytes), buffer_id_(extent.buffer_id) {}
+    // Of a device's memory, of which the domain is to hear when it ends.
+    explicit Memory(const memory::Region& region) : Memory(nullptr, region.extent()) {
+      device_ = &region.device();
+    }
     ibv_mr* mr() const { return mr_; }
 
    private:
@@ -40,6 +45,8 @@ class Domain final : public memory::Registrar {
     std::byte* const base_;
     const size_t bytes_;
     const uint64_t buffer_id_;
+    memory::Device* device_ = nullptr;
+    uint64_t used_ = 0;  // device memory: when it was used last
     std::atomic<uint32_t> pins_{0};
   };
   // Keeps a registration while a lease or a READ needs it. Move-only; any thread.
@@ -83,6 +90,24 @@ class Domain final : public memory::Registrar {
   absl::StatusOr<ibv_mr*> RegisterRange(const std::byte* data, size_t bytes, bool remote_read);
   static void Deregister(ibv_mr* mr);
 
+  // Memory of a device, which the NIC reaches by itself where both can (device_memory.h). The first
+  // refusal of each kind is said in the log; the caller has the memory go by way of the host's.
+  //
+  // False: never, as is known by now. Any thread; a lock.
+  bool MayReach(memory::Device& device) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // For one lease; as RegisterRange. FAILED_PRECONDITION: it lies in several mappings. Setup thread
+  // only.
+  absl::StatusOr<ibv_mr*> LeaseDevice(memory::Device& device, const std::byte* data, size_t bytes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // For READs into an allocation, or a mapping, as it is described now: what is kept for it. None:
+  // have it registered. Any thread; a lock.
+  Pin FindDevice(memory::Device& device, const memory::Extent& extent) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Kept until the allocation ends, as far as is heard, or another needs its room. Setup thread
+  // only.
+  absl::StatusOr<Pin> RegisterDestination(memory::Device& device, const memory::Extent& extent)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
   absl::StatusOr<std::unique_ptr<memory::Registration>> Register(const memory::Region& region,
                                                                  uint8_t uses) override;
   absl::Status Unregister(std::unique_ptr<memory::Registration>& registration) override;
@@ -91,10 +116,28 @@ class Domain final : public memory::Registrar {
   Domain(Device& device, Revocation revocation, ibv_pd* pd)
       : device_(device), revocation_(revocation), pd_(pd) {}
 
+  struct Refusal {
+    bool final = false;
+    std::map<int, bool> said;  // by code
+  };
+
+  void NoteRefusal(memory::Device& device, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes room while there is some to be made.
+  absl::StatusOr<ibv_mr*> WithRoom(memory::Device& device,
+                                   absl::FunctionRef<absl::StatusOr<ibv_mr*>()> make)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void DropStale(memory::Device& device, const memory::Extent& extent) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool DropUnused(memory::Device& device, uint64_t buffer_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool InUse(memory::Device& device, uint64_t buffer_id) const ABSL_LOCKS_EXCLUDED(mutex_);
+
   Device& device_;
   const Revocation revocation_;
   ibv_pd* const pd_;
   mutable absl::Mutex mutex_;
+  mutable uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::pair<memory::Device*, std::byte*>, std::unique_ptr<Memory>> by_device_
+      ABSL_GUARDED_BY(mutex_);
+  std::map<memory::Device*, Refusal> refusals_ ABSL_GUARDED_BY(mutex_);
   std::map<const std::byte*, Memory*> by_base_ ABSL_GUARDED_BY(mutex_);
 };
 

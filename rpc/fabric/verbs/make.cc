@@ -84,6 +84,7 @@ absl::StatusOr<std::unique_ptr<Fabric>> Make(const MakeOptions& make) {
   options.node = make.numa_node;
   options.srq = !IsOff("VERBENA_VERBS_SRQ");
   options.batch = !IsOff("VERBENA_VERBS_BATCH");
+  options.gpu_direct = !IsOff("VERBENA_VERBS_GPUDIRECT");
   options.traffic_class = SmallNumber("VERBENA_VERBS_TRAFFIC_CLASS", 255);
   options.service_level = SmallNumber("VERBENA_VERBS_SERVICE_LEVEL", 15);
   options.copied_bytes_max = Bytes("VERBENA_VERBS_COPIED_BYTES_MAX", kCopiedBytesMax);

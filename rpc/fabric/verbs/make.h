@@ -22,6 +22,8 @@ struct MakeOptions {
 //   VERBENA_VERBS_TRAFFIC_CLASS, VERBENA_VERBS_SERVICE_LEVEL
 //   VERBENA_VERBS_SRQ=0          receives of each queue pair's own
 //   VERBENA_VERBS_BATCH=0        each message in a frame of its own; for measuring
+//   VERBENA_VERBS_GPUDIRECT=0    no NIC reads or writes a GPU's memory by itself
+//   VERBENA_VERBS_GPUDIRECT_BYTES_MAX  of a GPU's memory that is registered with NICs at a time
 //   VERBENA_VERBS_COPIED_BYTES_MAX  of device memory that is leased by way of host memory, per
 //                                reactor
 // NOT_FOUND: there is no device. Others: there is one that cannot be used, and why.

@@ -8,8 +8,10 @@
 // Nothing slow is called here: queue pairs are made, moved and destroyed, memory is registered and
 // windows are allocated by jobs on the setup thread, whose results come through the inbox.
 //
-// Memory of a device goes by way of host memory, at the owner's end (lease_copy.h) and at the
-// reader's (stages.h), since the NIC reaches neither; the path says so.
+// Memory of a device is read and written by the NIC itself where it can be registered
+// (device_memory.h); such a lease is a registration of its own on every rung, since windows are not
+// bound to those. Else it goes by way of host memory, at the owner's end (lease_copy.h) and at the
+// reader's (stages.h). The path says which.
 //
 // One port of one device serves a fabric. Frames that a tick hands over leave with one doorbell per
 // link at its end.
@@ -63,6 +65,7 @@ struct VerbsOptions {
   // Of device memory that the NIC cannot reach, this much may be leased at a time: it is copied
   // (lease_copy.h). A lease beyond it is refused.
   uint64_t copied_bytes_max = kCopiedBytesMax;
+  bool gpu_direct = true;  // false: the NIC is not to reach devices by itself
 };
 
 class VerbsFabric final : public Fabric, private DeviceListener {
@@ -184,6 +187,12 @@ class VerbsFabric final : public Fabric, private DeviceListener {
     std::unique_ptr<LeaseCopy> copy;
   };
 
+  // A mapping of a device that a READ is to write and that is not registered.
+  struct Unreached {
+    memory::Device* device = nullptr;
+    memory::Extent extent;
+  };
+
   explicit VerbsFabric(const VerbsOptions& options);
   absl::Status Open();
   void OnDeviceEvent(DeviceEvent event, uint8_t port, uint32_t qp_number) override;
@@ -221,6 +230,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
 
   // READs (verbs_reads.cc)
   ReaderEnd* UpReader(LinkId link, Lane lane);
+  bool TakesPath(ReadId id, ReadRecord& read, ::verbena::Path here);
   void PlacePieces(ReadRecord& read, absl::Span<const LocalPiece> pieces,
                    std::vector<LocalPiece>& unknown);
   void RegisterPieces(ReadId id, std::vector<LocalPiece> unknown);
@@ -233,7 +243,17 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   void FinishRead(ReadId id, ReadRecord& read);
   void DropWaiting(ReaderEnd& end, Error error);
 
-  // READs into device memory, and leases of it (verbs_staging.cc)
+  // READs into device memory by the NIC itself (verbs_direct.cc)
+  void ReadIntoDevice(ReadId id, ReadRecord& read, absl::Span<const LocalPiece> pieces);
+  bool PlaceDirect(ReadRecord& read, absl::Span<const LocalPiece> pieces,
+                   std::vector<Unreached>& unreached);
+  void OnDestinations(ReadId id, const std::vector<LocalPiece>& pieces, bool ok);
+  void PostDirect(ReadId id, ReadRecord& read, absl::Span<const LocalPiece> pieces);
+  void PollStreams();
+  void Flush(ReadId id, ReadRecord& read);
+  void StartFlush(memory::Device& device);
+
+  // READs into device memory, and leases of it, by way of the host's (verbs_staging.cc)
   void StageRead(ReadId id, ReadRecord& read, absl::Span<const LocalPiece> pieces);
   void GiveStages();
   void ReturnStage(ReadRecord& read);
@@ -251,8 +271,10 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   LeaseRecord* RecordIf(LeaseSlot slot);
   OwnerEnd* UpOwner(LinkId link, Lane lane);
   void PlaceLease(LeaseSlot slot, LeaseRecord& record, Link& link, OwnerEnd& end);
-  void RegisterLease(LeaseSlot slot, LeaseRecord& record, Link& link);
-  void OnLeaseRegistered(LeaseSlot slot, LinkId link, absl::StatusOr<ibv_mr*> made);
+  void RegisterLease(LeaseSlot slot, LeaseRecord& record, Link& link,
+                     const memory::RegionRef& of_device = nullptr);
+  void OnLeaseRegistered(LeaseSlot slot, LinkId link, absl::StatusOr<ibv_mr*> made,
+                         const memory::RegionRef& of_device);
   void TakeWindow(LeaseSlot slot, LeaseRecord& record, OwnerEnd& end);
   void WantWindows();
   void OnWindows(std::vector<ibv_mw*> made, const absl::Status& status);
@@ -335,8 +357,14 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   uint64_t windows_made_ = 0;        // and not deallocated
   std::vector<LeaseSlot> want_window_;
   bool windows_asked_ = false;
-  std::shared_ptr<Stages> stages_;       // while READs are staged
-  std::deque<ReadId> want_stage_;        // in turn; some of them may be gone
+  std::shared_ptr<Stages> stages_;   // while READs are staged
+  std::deque<ReadId> want_stage_;    // in turn; some of them may be gone
+  std::vector<ReadId> want_stream_;  // wait for their streams; some of them may be gone
+  struct Flushes {
+    bool under_way = false;
+    std::vector<ReadId> waiting;  // for the next
+  };
+  std::map<memory::Device*, Flushes> flushes_;
   std::deque<ReadId> uncopied_;          // wait for room in their device's queue
   std::vector<LeaseSlot> lease_copies_;  // being copied
   DeviceCopies copies_;                  // ends before what it copies to

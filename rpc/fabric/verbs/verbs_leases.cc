@@ -65,7 +65,13 @@ void VerbsFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Regi
   record.link = id;
   record.data = data;
   record.bytes = bytes;
-  if (!region->device().host_accessible()) return CopyLease(slot, record, *link, region);
+  memory::Device& device = region->device();
+  if (!device.host_accessible()) {
+    if (options_.gpu_direct && domain_->MayReach(device)) {
+      return RegisterLease(slot, record, *link, region);
+    }
+    return CopyLease(slot, record, *link, region);
+  }
   PlaceLease(slot, record, *link, *end);
 }
 
@@ -99,28 +105,44 @@ void VerbsFabric::LeaseLive(LeaseSlot slot, LeaseRecord& record, const OwnerEnd&
 
 // ---- a registration for the lease
 
-void VerbsFabric::RegisterLease(LeaseSlot slot, LeaseRecord& record, Link& link) {
+// `of_device`: its region, where it is memory of one.
+void VerbsFabric::RegisterLease(LeaseSlot slot, LeaseRecord& record, Link& link,
+                                const memory::RegionRef& of_device) {
   record.pin.Reset();
   record.state = LeaseState::kRegistering;
   ++link.counters.registered_leases;
   ++link.jobs;
-  PostJob([this, slot, id = link.id, domain = domain_, data = record.data,
-           bytes = record.bytes]() -> Inbox::News {
-    absl::StatusOr<ibv_mr*> made = domain->RegisterRange(data, bytes, true);
-    return [this, slot, id, made = std::move(made)] { OnLeaseRegistered(slot, id, made); };
+  PostJob([this, slot, id = link.id, domain = domain_, data = record.data, bytes = record.bytes,
+           of_device]() -> Inbox::News {
+    absl::StatusOr<ibv_mr*> made = of_device == nullptr
+                                       ? domain->RegisterRange(data, bytes, true)
+                                       : domain->LeaseDevice(of_device->device(), data, bytes);
+    return [this, slot, id, made = std::move(made), of_device] {
+      OnLeaseRegistered(slot, id, made, of_device);
+    };
   });
 }
 
-void VerbsFabric::OnLeaseRegistered(LeaseSlot slot, LinkId id, absl::StatusOr<ibv_mr*> made) {
+void VerbsFabric::OnLeaseRegistered(LeaseSlot slot, LinkId id, absl::StatusOr<ibv_mr*> made,
+                                    const memory::RegionRef& of_device) {
   Link& link = *Find(id);  // it waits for its jobs
   LeaseRecord* const record = RecordIf(slot);
   VERBENA_CHECK(record != nullptr && record->state == LeaseState::kRegistering);
   auto* const end = static_cast<OwnerEnd*>(ends_.Find(record->end));
   const bool lane_up = end != nullptr && end->up();
+  if (!made.ok() && of_device != nullptr && lane_up && !record->end_wanted) {
+    --link.jobs;
+    --link.counters.registered_leases;
+    return CopyLease(slot, *record, link, of_device);
+  }
   if (made.ok()) {
     record->own = *made;
-    record->data = static_cast<const std::byte*>((*made)->addr);  // a copy's, where it has one
     record->rkey = (*made)->rkey;
+    if (of_device != nullptr) {
+      record->source = Source::kDevice;  // its key goes by the device's addresses
+    } else {
+      record->data = static_cast<const std::byte*>((*made)->addr);  // a copy's, where it has one
+    }
   }
   if (made.ok() && lane_up) {
     --link.jobs;

@@ -43,6 +43,7 @@ bool VerbsFabric::Poll(EventSink& sink) {
     read_pace_.Measure(SteadyNs());
   }
   if (copies_.busy() || !uncopied_.empty() || !lease_copies_.empty()) any |= PollCopies();
+  if (!want_stream_.empty()) PollStreams();
   if (!owners_.empty()) PostOwned();
   if (!byes_.empty()) CheckByes();
   if (!draining_.empty()) CheckDraining();
@@ -118,7 +119,8 @@ bool VerbsFabric::HasLater() const {
   return !events_.empty() || inbox_->any() || !chained_.empty() || !started_.empty() ||
          !byes_.empty() || !draining_.empty() || !owners_.empty() || stashed_ > 0 ||
          (sendable_ && !want_buffer_.empty()) || receives_->MustRepost() || copies_.busy() ||
-         !uncopied_.empty() || !lease_copies_.empty() || (!readers_.empty() && !read_pace_.full());
+         !uncopied_.empty() || !lease_copies_.empty() || !want_stream_.empty() ||
+         (!readers_.empty() && !read_pace_.full());
 }
 
 // Asked for first, looked at again after it: what completed before the question rings for nothing.

@@ -69,21 +69,31 @@ void VerbsFabric::Read(ReadSlot slot, LinkId id, Lane lane, const RemoteKey& key
   read->rkey = fields->rkey;
   read->bytes = bytes;
   read->source = fields->source;
+  read->required = pieces[0].path;
   const bool host = std::all_of(pieces.begin(), pieces.end(), [](const LocalPiece& piece) {
     return piece.bytes == 0 || piece.device->host_accessible();
   });
-  const bool direct = host && read->source != Source::kCopy;
-  read->path = direct ? ::verbena::Path::kRdmaRead : ::verbena::Path::kPinnedStaging;
-  if (pieces[0].path != ::verbena::Path::kNone && pieces[0].path != read->path) {
-    read->error = Error::kUnsupported;
-    return FinishRead(read_id, *read);
-  }
-  if (!host) return StageRead(read_id, *read, pieces);
+  if (!host) return ReadIntoDevice(read_id, *read, pieces);
+  if (!TakesPath(read_id, *read, ::verbena::Path::kRdmaRead)) return;
   std::vector<LocalPiece> unknown;
   PlacePieces(*read, pieces, unknown);
   if (!unknown.empty()) return RegisterPieces(read_id, std::move(unknown));
   end->waiting.push_back(read_id);
   ListReader(*end);
+}
+
+// Whether its bytes may come so; else it has ended before any has moved. `here`: what this end's
+// part of the way makes of it.
+bool VerbsFabric::TakesPath(ReadId id, ReadRecord& read, ::verbena::Path here) {
+  read.path = here;
+  if (read.source == Source::kCopy) read.path = ::verbena::Path::kPinnedStaging;
+  if (read.source == Source::kDevice && here == ::verbena::Path::kRdmaRead) {
+    read.path = ::verbena::Path::kGdrRead;
+  }
+  if (read.required == ::verbena::Path::kNone || read.required == read.path) return true;
+  read.error = Error::kUnsupported;
+  FinishRead(id, read);
+  return false;
 }
 
 // Those in memory that is registered get its key; `unknown` are the others.
@@ -272,9 +282,9 @@ void VerbsFabric::OnReadDone(ReaderEnd& end, const ibv_wc& completion) {
 void VerbsFabric::FinishRead(ReadId id, ReadRecord& read) {
   VERBENA_DCHECK(read.works_left == 0 && !read.registering);
   const bool staged = read.stage != Stages::kNone;
-  if (staged && read.error == Error::kOk && !read.answered && !read.copying) {
-    return CopyOut(id, read);
-  }
+  const bool read_well = read.error == Error::kOk && !read.answered && !read.copying;
+  if (staged && read_well) return CopyOut(id, read);
+  if (read.flush != nullptr && read_well) return Flush(id, read);
   if (!read.own.empty()) {
     PostJob([own = std::move(read.own)]() -> Inbox::News {
       for (ibv_mr* const mr : own) Domain::Deregister(mr);

@@ -24,6 +24,9 @@ ReadId FromJobName(ReadSlot slot) { return {slot.index, slot.generation}; }
 // ---- the reader's end
 
 void VerbsFabric::StageRead(ReadId id, ReadRecord& read, absl::Span<const LocalPiece> pieces) {
+  if (!TakesPath(id, read, ::verbena::Path::kPinnedStaging)) return;
+  read.pieces.clear();  // of what could not be placed wholly
+  read.pins.clear();
   read.staged.assign(pieces.begin(), pieces.end());
   read.parked = true;
   want_stage_.push_back(id);

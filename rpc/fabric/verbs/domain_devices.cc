@@ -1,0 +1,128 @@
+// Domain: memory of devices. What leases make of it is theirs alone; what READs write into is
+// registered once for its allocation and kept, since that takes milliseconds.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "rpc/base/log.h"
+#include "rpc/fabric/verbs/device_memory.h"
+#include "rpc/fabric/verbs/domain.h"
+
+namespace verbena::fabric::verbs {
+
+bool Domain::MayReach(memory::Device& device) const {
+  if (memory::NicAccessOf(device) == nullptr) return false;
+  absl::MutexLock lock(&mutex_);
+  const auto it = refusals_.find(&device);
+  return it == refusals_.end() || !it->second.final;
+}
+
+// Said once for each kind of answer; one that is about the NIC and the device stays.
+void Domain::NoteRefusal(memory::Device& device, const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mutex_);
+    Refusal& refusal = refusals_[&device];
+    refusal.final |= absl::IsUnimplemented(why);
+    if (std::exchange(refusal.said[static_cast<int>(why.code())], true)) return;
+  }
+  const bool cuda = device.where().kind() == ::verbena::Device::Kind::kCuda;
+  VERBENA_LOG(kWarning, "verbs: ", device_.name(), " does not reach memory of ",
+              cuda ? "cuda:" : "fake:", device.where().index(),
+              ", which goes by way of the host's: ", why.message());
+}
+
+absl::StatusOr<ibv_mr*> Domain::WithRoom(memory::Device& device,
+                                         absl::FunctionRef<absl::StatusOr<ibv_mr*>()> make) {
+  absl::StatusOr<ibv_mr*> made = make();
+  while (absl::IsResourceExhausted(made.status()) && DropUnused(device, 0)) made = make();
+  if (!made.ok()) NoteRefusal(device, made.status());
+  return made;
+}
+
+absl::StatusOr<ibv_mr*> Domain::LeaseDevice(memory::Device& device, const std::byte* data,
+                                            size_t bytes) {
+  const absl::StatusOr<std::vector<memory::Extent>> extents = device.Describe(data, bytes);
+  if (!extents.ok()) return extents.status();
+  if (extents->size() != 1) {
+    return absl::FailedPreconditionError("a lease has one key, and this lies in several mappings");
+  }
+  return WithRoom(device, [&] {
+    return RegisterDevice(pd_, device, extents->front(), data, bytes, IBV_ACCESS_REMOTE_READ);
+  });
+}
+
+Domain::Pin Domain::FindDevice(memory::Device& device, const memory::Extent& extent) const {
+  absl::MutexLock lock(&mutex_);
+  const auto it = by_device_.find({&device, extent.base});
+  if (it == by_device_.end() || it->second->buffer_id_ != extent.buffer_id) return Pin();
+  Memory& memory = *it->second;
+  memory.used_ = ++uses_;
+  memory.pins_.fetch_add(1, std::memory_order_relaxed);
+  return Pin(&memory);
+}
+
+absl::StatusOr<Domain::Pin> Domain::RegisterDestination(memory::Device& device,
+                                                        const memory::Extent& extent) {
+  if (Pin pin = FindDevice(device, extent)) return pin;
+  DropStale(device, extent);
+  const absl::StatusOr<ibv_mr*> made = WithRoom(device, [&] {
+    return RegisterDevice(pd_, device, extent, extent.base, extent.bytes, IBV_ACCESS_LOCAL_WRITE);
+  });
+  if (!made.ok()) return made.status();
+  auto memory = std::make_unique<Memory>(*made, extent);
+  bool taken = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    taken = !by_device_.try_emplace({&device, extent.base}, std::move(memory)).second;
+  }
+  if (taken) {
+    DeregisterDevice(*made);
+    return absl::UnavailableError("what was there before is still being read into");
+  }
+  return FindDevice(device, extent);
+}
+
+// What was freed, and allocated again as `extent`.
+void Domain::DropStale(memory::Device& device, const memory::Extent& extent) {
+  std::unique_ptr<Memory> stale;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = by_device_.find({&device, extent.base});
+    if (it == by_device_.end() || it->second->pins_.load(std::memory_order_acquire) > 0) return;
+    stale = std::move(it->second);
+    by_device_.erase(it);
+  }
+  DeregisterDevice(stale->mr());  // milliseconds, for which no reactor waits
+}
+
+// The one that was used longest ago, or that of `buffer_id`. False: none that nobody uses.
+bool Domain::DropUnused(memory::Device& device, uint64_t buffer_id) {
+  std::unique_ptr<Memory> dropped;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto drop = by_device_.end();
+    for (auto it = by_device_.begin(); it != by_device_.end(); ++it) {
+      const Memory& memory = *it->second;
+      if (it->first.first != &device || memory.pins_.load(std::memory_order_acquire) > 0) continue;
+      if (buffer_id != 0 && memory.buffer_id_ != buffer_id) continue;
+      if (drop == by_device_.end() || memory.used_ < drop->second->used_) drop = it;
+    }
+    if (drop == by_device_.end()) return false;
+    dropped = std::move(drop->second);
+    by_device_.erase(drop);
+  }
+  DeregisterDevice(dropped->mr());
+  return true;
+}
+
+bool Domain::InUse(memory::Device& device, uint64_t buffer_id) const {
+  absl::MutexLock lock(&mutex_);
+  return std::any_of(by_device_.begin(), by_device_.end(), [&](const auto& entry) {
+    return entry.first.first == &device && entry.second->buffer_id_ == buffer_id &&
+           entry.second->pins_.load(std::memory_order_acquire) > 0;
+  });
+}
+
+}  // namespace verbena::fabric::verbs
