@@ -23,6 +23,9 @@ namespace verbena::memory {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
+// Allocations whose addresses nothing else gets after they were freed, so that a copy to or from
+// them is a fault.
+constexpr size_t kFreedMax = 64;
 
 absl::Status SystemError(absl::string_view what) {
   return absl::ResourceExhaustedError(
@@ -53,10 +56,7 @@ class FakeCopyEngine final : public CopyEngine {
     device_.CountWaiting(1);
     Queued& queued = queued_.emplace_back();
     queued.tag = tag;
-    for (const CopyPiece& piece : pieces) {
-      queued.aliases.push_back(
-          {AliasOf(piece.to, piece.bytes), AliasOf(piece.from, piece.bytes), piece.bytes});
-    }
+    queued.pieces.assign(pieces.begin(), pieces.end());
     if (order.stream == nullptr) return true;
     queued.stream = static_cast<FakeStream*>(order.stream);
     queued.begin = queued.stream->Record();
@@ -71,8 +71,12 @@ class FakeCopyEngine final : public CopyEngine {
       Queued& front = queued_.front();
       if (!broken && front.begin != nullptr && !front.begin->load(std::memory_order_acquire)) break;
       if (!broken && !device_.TakeCopy()) break;
-      if (broken) front.aliases.assign({CopyPiece{nullptr, nullptr, 1}});  // a fault
-      host_.Copy(front.tag, front.aliases, {});
+      // What was freed since it was queued is a fault too.
+      for (CopyPiece& piece : front.pieces) {
+        piece.to = broken ? nullptr : AliasOf(piece.to, piece.bytes);
+        piece.from = broken ? nullptr : AliasOf(piece.from, piece.bytes);
+      }
+      host_.Copy(front.tag, front.pieces, {});
       streams_.push_back({front.stream, front.end});
       queued_.pop_front();
       device_.CountWaiting(-1);
@@ -97,7 +101,7 @@ class FakeCopyEngine final : public CopyEngine {
  private:
   struct Queued {
     uint64_t tag = 0;
-    absl::InlinedVector<CopyPiece, 4> aliases;
+    absl::InlinedVector<CopyPiece, 4> pieces;
     FakeStream* stream = nullptr;
     FakeStream::Flag begin, end;
   };
@@ -135,6 +139,10 @@ FakeDevice& FakeDevice::Install(int index) {
 }
 
 absl::StatusOr<Extent> FakeDevice::Allocate(size_t bytes) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!no_memory_.ok()) return no_memory_;
+  }
   const int fd = memfd_create("verbena-fake", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return SystemError("memfd_create");
   const size_t mapped = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -175,7 +183,11 @@ void FakeDevice::Unmap(std::byte* base) {
   absl::MutexLock lock(&mutex_);
   const auto it = memories_.find(reinterpret_cast<uintptr_t>(base));
   VERBENA_CHECK(it != memories_.end(), "not memory of this fake device");
-  munmap(base, it->second.mapped);
+  freed_.emplace_back(base, it->second.mapped);
+  if (freed_.size() > kFreedMax) {
+    munmap(freed_.front().first, freed_.front().second);
+    freed_.pop_front();
+  }
   munmap(it->second.alias, it->second.mapped);
   close(it->second.fd);
   memories_.erase(it);
@@ -321,6 +333,11 @@ void FakeDevice::Split(std::byte* base, size_t at) {
   memory.second_id = NextBufferId();
 }
 
+void FakeDevice::RefuseAllocations(const absl::Status& why) {
+  absl::MutexLock lock(&mutex_);
+  no_memory_ = why;
+}
+
 void FakeDevice::Renumber(std::byte* base) {
   absl::MutexLock lock(&mutex_);
   memories_.at(reinterpret_cast<uintptr_t>(base)).buffer_id = NextBufferId();
@@ -360,6 +377,9 @@ std::byte* FakeDevice::Alias(const std::byte* address, size_t bytes) {
                  ? it->second.alias + offset
                  : nullptr;
     }
+  }
+  for (const auto& [base, freed] : freed_) {
+    if (address >= base && address < base + freed) return nullptr;
   }
   return const_cast<std::byte*>(address);
 }

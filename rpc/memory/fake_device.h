@@ -9,8 +9,10 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -62,6 +64,8 @@ class FakeDevice final : public Device, public NicAccess {
   void Split(std::byte* base, size_t at);
   // For tests: as if it had been freed and the same addresses allocated again. Any thread.
   void Renumber(std::byte* base);
+  // For tests: from now on it has no memory to allocate. OK: it has. Any thread.
+  void RefuseAllocations(const absl::Status& why);
   // For tests: from now on its memory is not exported, or what peers exported is not imported. OK:
   // it is again. Any thread.
   void RefuseExports(const absl::Status& why);
@@ -80,7 +84,7 @@ class FakeDevice final : public Device, public NicAccess {
   void Read(void* to, const std::byte* from, size_t bytes);
 
   // Where the CPU finds [address, address + bytes); `address` itself when it is not of this device;
-  // null when the range runs out of one of its extents. Any thread.
+  // null when the range runs out of one of its extents, or was freed not long ago. Any thread.
   std::byte* Alias(const std::byte* address, size_t bytes);
   // Extents and mappings alive: leak checks.
   size_t live();
@@ -109,7 +113,9 @@ class FakeDevice final : public Device, public NicAccess {
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
   NicFacts nic_facts_ ABSL_GUARDED_BY(mutex_) = {.pci = {}, .dma_buf = true};
   absl::Status no_exports_ ABSL_GUARDED_BY(mutex_), no_imports_ ABSL_GUARDED_BY(mutex_);
+  absl::Status no_memory_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, Memory> memories_ ABSL_GUARDED_BY(mutex_);  // by user-visible address
+  std::deque<std::pair<std::byte*, size_t>> freed_ ABSL_GUARDED_BY(mutex_);  // still PROT_NONE
 };
 
 }  // namespace verbena::memory

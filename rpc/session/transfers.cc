@@ -8,6 +8,7 @@
 #include "rpc/base/limits.h"
 #include "rpc/session/engine_impl.h"
 #include "rpc/session/link_impl.h"
+#include "rpc/session/read_failure.h"
 
 namespace verbena::session {
 namespace {
@@ -21,41 +22,6 @@ constexpr int64_t kBreakOwnNs = 2'000'000'000;
 // A READ has no deadline of its own: an owner that is stopped, or a completion that got lost, shows
 // only here. Longer than any fabric's retries.
 constexpr int64_t kNoProgressNs = 10'000'000'000;
-
-absl::Status StatusOf(Error error) {
-  switch (error) {
-    case Error::kOk:
-      return absl::OkStatus();
-    case Error::kLeaseLost:
-      return absl::DataLossError("the lease of the payload was lost");
-    case Error::kOutOfBounds:
-      return absl::OutOfRangeError("the peer's table names bytes outside of their lease");
-    case Error::kLaneDown:
-      return absl::UnavailableError("the bulk lane is down");
-    case Error::kLinkDown:
-      return absl::UnavailableError("the link to the owner is down");
-    case Error::kUnsupported:
-      return absl::UnimplementedError("this transport cannot reach the payload's memory");
-    case Error::kNoMemory:
-      return absl::ResourceExhaustedError("no memory for the READ");
-    case Error::kFault:
-      return absl::DataLossError("the payload's memory vanished");
-  }
-  return absl::InternalError("unknown READ error");
-}
-
-absl::Status ReadFailure(Error error, const Chunk& chunk, const Transfer& transfer) {
-  const absl::Status why = StatusOf(error);
-  return absl::Status(why.code(), absl::StrCat(why.message(), ": a READ of ", chunk.bytes,
-                                               " bytes at ", transfer.fetch->offset + chunk.offset,
-                                               " of a payload of ", transfer.entry->bytes));
-}
-
-absl::Status StreamFailure(const Transfer& transfer, const absl::Status& why) {
-  return absl::Status(
-      why.code(), absl::StrCat("a fetch of ", transfer.bytes,
-                               " bytes waited for a stream of its destination's: ", why.message()));
-}
 
 // Whether the path is known to be another than the one that is required.
 absl::Status CheckPath(const Fetch& fetch, Path path) {

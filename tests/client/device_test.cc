@@ -4,74 +4,12 @@
 
 #include "rpc/memory/fake_device.h"
 #include "rpc/memory/fake_stream.h"
+#include "tests/client/device_fixture.h"
 #include "tests/client/fixture.h"
 #include "tests/transports.h"
 
 namespace verbena {
 namespace {
-
-using memory::FakeDevice;
-
-FakeDevice& Fake(int index) { return FakeDevice::Install(index); }
-
-std::vector<float> Counting(size_t count) {
-  std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i) + 0.5f;
-  return values;
-}
-std::vector<float> ValuesOf(FakeDevice& fake, const Tensor& tensor) {
-  std::vector<float> values(tensor.bytes() / sizeof(float));
-  fake.Read(values.data(), tensor.data(), tensor.bytes());
-  return values;
-}
-
-// Zeros on fake:1, whose memory may have been somebody else's.
-Tensor Blank(size_t count) {
-  Tensor tensor = *Tensor::Empty(kFloat32, Shape(static_cast<int64_t>(count)), Device::Fake(1));
-  const std::vector<float> zeros(count);
-  Fake(1).Write(tensor.mutable_data(), zeros.data(), tensor.bytes());
-  return tensor;
-}
-
-// A tensor of fake:0 that lies within an allocation of a user's.
-struct UserTensor {
-  explicit UserTensor(const Shape& shape) {
-    const size_t bytes = static_cast<size_t>(shape.elements()) * sizeof(float);
-    allocation = *Fake(0).Allocate(bytes + 1024);
-    const std::vector<float> values = Counting(bytes / sizeof(float));
-    Fake(0).Write(allocation.base + 512, values.data(), bytes);
-    tensor = *Tensor::Wrap(Buffer::Wrap(allocation.base + 512, bytes, nullptr, Device::Fake(0)),
-                           kFloat32, shape);
-  }
-  ~UserTensor() { Fake(0).Free(allocation); }
-  memory::Extent allocation;
-  Tensor tensor;
-};
-
-// Replies with the tensor that it was given.
-struct Giver {
-  explicit Giver(Tensor given, const ChannelOptions& options = {})
-      : tensor(std::move(given)),
-        loop((
-                 mock.on_Infer = [this](ServerContext&, const Parcel<test::InferRequest>&,
-                                        Parcel<test::InferReply>& reply) -> Task<absl::Status> {
-                   reply.Attach(*reply->mutable_output(), tensor);
-                   ++calls;
-                   co_return absl::OkStatus();
-                 },
-                 mock),
-             options) {}
-  Parcel<test::InferReply> Get() {
-    auto reply = stub.Infer(InferParcel()).Get();
-    REQUIRE_CODE(reply.status(), kOk);
-    return *std::move(reply);
-  }
-  Tensor tensor;
-  std::atomic<int> calls{0};
-  test::Inference::Mock mock;
-  testing::Loopback loop;
-  test::Inference::Stub stub{loop.channel()};
-};
 
 TEST_CASE("a tensor of a user's device memory is fetched to every place", "[client][device]") {
   Fake(0), Fake(1);

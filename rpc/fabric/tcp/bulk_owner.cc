@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/fabric/tcp/sockets.h"
+#include "rpc/memory/device_regions.h"
 
 namespace verbena::fabric::tcp {
 namespace {
@@ -82,6 +83,10 @@ void BulkOwner::Prepare() {
     const LeaseTable::Row* row = leases_.Find(requests_[place], link_, lane_, error);
     prepared_[place] = Prepared();
     if (row == nullptr || row->region->device().host_accessible()) continue;
+    if (!memory::StillThere(*row->region)) {
+      prepared_[place] = {Ahead::kFailed, Stages::kNone, row->slot};
+      continue;
+    }
     if (requests_[place].bytes != 0 && !StartCopy(requests_[place], *row, prepared_[place])) return;
   }
 }
@@ -131,7 +136,7 @@ bool BulkOwner::Begin() {
   } else {
     stage_ = prepared.stage;
     lease_ = prepared.lease;
-    data_ = stages_->At(stage_);
+    if (stage_ != Stages::kNone) data_ = stages_->At(stage_);
     if (!leases_.Live(lease_)) error = Error::kLeaseLost;
     if (prepared.state == Ahead::kFailed) error = Error::kFault;
   }

@@ -1,0 +1,77 @@
+#pragma once
+// Tensors on fake devices, and a service that gives them.
+#include <algorithm>
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "rpc/memory/fake_device.h"
+#include "tests/client/fixture.h"
+
+namespace verbena {
+
+using memory::FakeDevice;
+
+inline FakeDevice& Fake(int index) { return FakeDevice::Install(index); }
+
+inline std::vector<float> Counting(size_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i) + 0.5f;
+  return values;
+}
+inline std::vector<float> ValuesOf(FakeDevice& fake, const Tensor& tensor) {
+  std::vector<float> values(tensor.bytes() / sizeof(float));
+  fake.Read(values.data(), tensor.data(), tensor.bytes());
+  return values;
+}
+
+// Zeros on fake:1, whose memory may have been somebody else's.
+inline Tensor Blank(size_t count) {
+  Tensor tensor = *Tensor::Empty(kFloat32, Shape(static_cast<int64_t>(count)), Device::Fake(1));
+  const std::vector<float> zeros(count);
+  Fake(1).Write(tensor.mutable_data(), zeros.data(), tensor.bytes());
+  return tensor;
+}
+
+// A tensor of a fake device that lies within an allocation of a user's.
+struct UserTensor {
+  explicit UserTensor(const Shape& shape, int index = 0) : fake(Fake(index)) {
+    const size_t bytes = static_cast<size_t>(shape.elements()) * sizeof(float);
+    allocation = *fake.Allocate(bytes + 1024);
+    const std::vector<float> values = Counting(bytes / sizeof(float));
+    fake.Write(allocation.base + 512, values.data(), bytes);
+    tensor = *Tensor::Wrap(Buffer::Wrap(allocation.base + 512, bytes, nullptr, Device::Fake(index)),
+                           kFloat32, shape);
+  }
+  ~UserTensor() { fake.Free(allocation); }
+  FakeDevice& fake;
+  memory::Extent allocation;
+  Tensor tensor;
+};
+
+// Replies with the tensor that it was given.
+struct Giver {
+  explicit Giver(Tensor given, const ChannelOptions& options = {})
+      : tensor(std::move(given)),
+        loop((
+                 mock.on_Infer = [this](ServerContext&, const Parcel<test::InferRequest>&,
+                                        Parcel<test::InferReply>& reply) -> Task<absl::Status> {
+                   reply.Attach(*reply->mutable_output(), tensor);
+                   ++calls;
+                   co_return absl::OkStatus();
+                 },
+                 mock),
+             options) {}
+  Parcel<test::InferReply> Get() {
+    auto reply = stub.Infer(InferParcel()).Get();
+    REQUIRE_CODE(reply.status(), kOk);
+    return *std::move(reply);
+  }
+  Tensor tensor;
+  std::atomic<int> calls{0};
+  test::Inference::Mock mock;
+  testing::Loopback loop;
+  test::Inference::Stub stub{loop.channel()};
+};
+
+}  // namespace verbena
