@@ -166,6 +166,22 @@ std::string Picked(const std::vector<PortFacts>& ports, int node, const std::str
   return port.device + ":" + std::to_string(port.port);
 }
 
+TEST_CASE("of ports equally near, that behind a GPU's switch comes first", "[verbs][choice]") {
+  std::vector<PortFacts> ports = {Port("mlx5_0", 0, 400), Port("mlx5_1", 0, 200),
+                                  Port("mlx5_2", 0, 400), Port("mlx5_3", 1, 400)};
+  ports[0].gpu_distance = 206;
+  ports[1].gpu_distance = 4;
+  ports[2].gpu_distance = 104;
+  ports[3].gpu_distance = 2;
+  CHECK(Picked(ports, 0) == "mlx5_1:1");
+  CHECK(Picked(ports, 1) == "mlx5_3:1");
+  const std::string why = PickPort(ports, 0, {}, Distance).why;
+  CHECK_THAT(why, ContainsSubstring("mlx5_1:1 (NUMA node 0, distance 10, a GPU behind one switch"));
+  CHECK_THAT(why, ContainsSubstring("mlx5_2:1 (farther from the GPUs)"));
+  ports[1].gpu_distance = -1;
+  CHECK(Picked(ports, 0) == "mlx5_2:1");
+}
+
 TEST_CASE("a port is the nearest, then the fastest, then by name", "[verbs][choice]") {
   std::vector<PortFacts> ports = {Port("mlx5_3", 0, 100), Port("mlx5_1", 0, 200),
                                   Port("mlx5_2", 0, 200), Port("mlx5_0", 1, 400)};

@@ -2,6 +2,7 @@
 #include <cerrno>
 
 #include "rpc/fabric/verbs/device_memory.h"
+#include "rpc/fabric/verbs/gpu_report.h"
 #include "rpc/memory/fake_stream.h"
 #include "rpc/memory/registrars.h"
 #include "tests/contract/fake_dmabuf.h"
@@ -259,6 +260,36 @@ TEST_CASE("a READ in the order of a stream begins when the stream has got there"
   REQUIRE(d.pair.Until([&] { return d.Done(Error::kLaneDown) == 1; }));
   REQUIRE(d.pair.Until([&] { return d.pair.client_events.lanes_down[kLink].size() == 1; }));
   stream.Finish();
+}
+
+TEST_CASE("the doctor's pattern goes into a device's memory and out of it, or says why not",
+          "[verbs][gdr]") {
+  FakeDmaBuf nic;
+  memory::FakeDevice& device = memory::FakeDevice::Install(32);
+  memory::Device* const gpus[] = {&device};
+  const VerbsReport devices = ReportDevices(PortFilter::FromEnvironment());
+  const size_t live = device.live();
+  device.SetNicFacts({.pci = {}, .dma_buf = true, .flushes = true});
+  std::vector<GpuReport> reports = ReportGpus(gpus, devices);
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].name == "fake:32");
+  CHECK(reports[0].tried == TestPort().device->name());
+  CHECK(reports[0].trial.ran);
+  INFO(reports[0].trial.text);
+  CHECK(reports[0].trial.works);
+  CHECK(device.flushes() == 1);
+  CHECK(reports[0].nearest.empty());  // neither is on a bus
+  FakeDmaBuf::refusal = EOPNOTSUPP;
+  reports = ReportGpus(gpus, devices);
+  CHECK(reports[0].trial.ran);
+  CHECK_FALSE(reports[0].trial.works);
+  CHECK(reports[0].trial.text.find("ibv_reg_dmabuf_mr: Operation not supported") !=
+        std::string::npos);
+  reports = ReportGpus(gpus, VerbsReport());
+  CHECK_FALSE(reports[0].trial.ran);
+  CHECK(reports[0].trial.text == "there is no RDMA device");
+  CHECK(device.live() == live);
+  CHECK(FakeDmaBuf::live == 0);
 }
 
 TEST_CASE("where no dma-buf is had, nvidia_peermem is asked, and said when it refuses too",

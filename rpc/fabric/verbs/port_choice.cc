@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "rpc/topology/pci.h"
 
 namespace verbena::fabric::verbs {
 namespace {
@@ -17,13 +18,19 @@ std::string NameOf(const PortFacts& port) {
   return absl::StrCat(port.device, ":", static_cast<int>(port.port));
 }
 
+// 0: no host bridge is between it and a GPU. Where no GPU is in use, all are the same.
+int GpuClass(const PortFacts& port) {
+  if (port.gpu_distance < 0 || port.gpu_distance >= topology::kPciProcessors) return 2;
+  return port.gpu_distance < topology::kPciHostBridge ? 0 : 1;
+}
+
 struct Candidate {
   int distance;
   const PortFacts* port;
   size_t index;
 
   auto Order() const {
-    return std::make_tuple(distance, -static_cast<int64_t>(port->speed_mbps),
+    return std::make_tuple(distance, GpuClass(*port), -static_cast<int64_t>(port->speed_mbps),
                            absl::string_view(port->device), port->port);
   }
 };
@@ -41,6 +48,7 @@ std::string Gigabits(uint32_t mbps) {
 // Why `passed` came after `best`.
 std::string Against(const Candidate& passed, const Candidate& best) {
   if (passed.distance != best.distance) return "farther";
+  if (GpuClass(*passed.port) != GpuClass(*best.port)) return "farther from the GPUs";
   if (passed.port->speed_mbps != best.port->speed_mbps) {
     return absl::StrCat("slower, ", Gigabits(passed.port->speed_mbps));
   }
@@ -101,8 +109,10 @@ PortChoice PickPort(absl::Span<const PortFacts> ports, int numa_node, const Port
             [](const Candidate& a, const Candidate& b) { return a.Order() < b.Order(); });
   const Candidate& best = order.front();
   choice.index = static_cast<int>(best.index);
+  const int to_gpu = best.port->gpu_distance;
   choice.why =
       absl::StrCat(NameOf(*best.port), " (", Nearness(*best.port, numa_node, best.distance), ", ",
+                   to_gpu < 0 ? "" : absl::StrCat("a GPU ", topology::PciNearness(to_gpu), ", "),
                    Gigabits(best.port->speed_mbps), ")");
   for (size_t i = 1; i < order.size(); ++i) {
     absl::StrAppend(&choice.why, i == 1 ? " before " : ", ", NameOf(*order[i].port), " (",

@@ -20,6 +20,7 @@ struct PortFacts {
   uint16_t lid = 0;
   int numa_node = -1;
   uint32_t speed_mbps = 0;
+  int gpu_distance = -1;  // to the nearest GPU in use, as topology/pci.h; -1: unknown, or none
   GidChoice gid;
   PkeyChoice pkey;
 };
@@ -30,8 +31,9 @@ struct PortChoice {
   std::string why;
 };
 
-// Link up, then nearest to `numa_node` (-1: any), then fastest, then by name and number. A port of
-// unknown node counts as twice the local distance. `distance`: of two NUMA nodes, 10 = local.
+// Link up, then nearest to `numa_node` (-1: any), then to a GPU (behind one switch, behind one host
+// bridge, farther), then fastest, then by name and number. A port of unknown node counts as twice
+// the local distance. `distance`: of two NUMA nodes, 10 = local.
 PortChoice PickPort(absl::Span<const PortFacts> ports, int numa_node, const PortFilter& filter,
                     absl::FunctionRef<int(int from, int to)> distance);
 

@@ -14,6 +14,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "rpc/fabric/verbs/calls.h"
+#include "rpc/fabric/verbs/gpu_report.h"
 
 namespace verbena::fabric::verbs {
 namespace {
@@ -130,6 +131,7 @@ std::vector<PortRecord> ReadPorts(Device& device, const PortFilter& filter) {
     facts.port = port;
     facts.dead = device.dead();
     facts.numa_node = device.numa_node();
+    facts.gpu_distance = DistanceToGpus(device.name());
     ibv_port_attr& now = record.attributes;
     const absl::Status asked =
         ErrnoReturned("ibv_query_port", ibv_query_port(device.context(), port, &now));

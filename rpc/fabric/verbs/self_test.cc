@@ -10,7 +10,9 @@
 #include "rpc/base/clock.h"
 #include "rpc/base/log.h"
 #include "rpc/fabric/verbs/calls.h"
+#include "rpc/fabric/verbs/device_memory.h"
 #include "rpc/fabric/verbs/queue_pair.h"
+#include "rpc/memory/copy_now.h"
 
 namespace verbena::fabric::verbs {
 namespace {
@@ -27,6 +29,8 @@ class Loopback {
   absl::Status Open();
   absl::Status Send();
   absl::Status Read(const std::byte* from, uint32_t rkey, uint32_t bytes);
+  // Says nothing of what arrived.
+  absl::Status Move(ibv_sge into, const std::byte* from, uint32_t rkey);
   // Binds `window_` over the first page of what is owned.
   absl::Status Bind();
   absl::Status Invalidate();
@@ -34,6 +38,11 @@ class Loopback {
 
   // Third page of four: what is owned. The second is read into.
   std::byte* owned() { return memory_ + 2 * kPage; }
+  std::byte* target() { return memory_ + kPage; }
+  ibv_sge target_piece() const {
+    return {reinterpret_cast<uint64_t>(memory_ + kPage), kPage, mr_->lkey};
+  }
+  ibv_pd* pd() const { return pd_; }
   uint32_t mr_rkey() const { return mr_->rkey; }
   uint32_t window_rkey() const { return window_->rkey; }
 
@@ -157,17 +166,21 @@ absl::Status Loopback::Send() {
 
 absl::Status Loopback::Read(const std::byte* from, uint32_t rkey, uint32_t bytes) {
   memset(memory_ + kPage, 0, kPage);
-  ibv_sge into = {reinterpret_cast<uint64_t>(memory_ + kPage), bytes, mr_->lkey};
+  const absl::Status status =
+      Move({reinterpret_cast<uint64_t>(memory_ + kPage), bytes, mr_->lkey}, from, rkey);
+  if (!status.ok()) return status;
+  if (memcmp(from, memory_ + kPage, bytes) == 0) return status;
+  return absl::DataLossError("a READ brought other bytes");
+}
+
+absl::Status Loopback::Move(ibv_sge into, const std::byte* from, uint32_t rkey) {
   ibv_send_wr work = {};
   work.sg_list = &into;
   work.num_sge = 1;
   work.opcode = IBV_WR_RDMA_READ;
   work.wr.rdma.remote_addr = reinterpret_cast<uint64_t>(from);
   work.wr.rdma.rkey = rkey;
-  absl::Status status = Do(*reader_, work, "a READ");
-  if (!status.ok()) return status;
-  if (memcmp(from, memory_ + kPage, bytes) == 0) return status;
-  return absl::DataLossError("a READ brought other bytes");
+  return Do(*reader_, work, "a READ");
 }
 
 absl::Status Loopback::AllocateWindow() {
@@ -221,7 +234,63 @@ absl::Status TestWindow(const PortAddress& port, bool past_its_end, bool& refuse
   return refused ? status : absl::InternalError("a window that was taken back could still be READ");
 }
 
+// A page of a device's memory, registered for both ways.
+class DevicePage {
+ public:
+  explicit DevicePage(memory::Device& device) : device_(device) {}
+  ~DevicePage() {
+    if (mr_ != nullptr) DeregisterDevice(mr_);
+    if (extent_.base != nullptr) device_.Free(extent_);
+  }
+  DevicePage(const DevicePage&) = delete;
+  DevicePage& operator=(const DevicePage&) = delete;
+
+  absl::Status Open(ibv_pd* pd) {
+    absl::StatusOr<memory::Extent> extent = device_.Allocate(kPage);
+    if (!extent.ok()) return extent.status();
+    extent_ = *extent;
+    absl::StatusOr<ibv_mr*> mr = RegisterDevice(pd, device_, extent_, extent_.base, kPage,
+                                                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+    if (mr.ok()) mr_ = *mr;
+    return mr.status();
+  }
+  std::byte* data() const { return extent_.base; }
+  ibv_mr* mr() const { return mr_; }
+
+ private:
+  memory::Device& device_;
+  memory::Extent extent_;
+  ibv_mr* mr_ = nullptr;
+};
+
 }  // namespace
+
+absl::Status RunDeviceTest(const PortAddress& port, memory::Device& device) {
+  auto loop = std::make_unique<Loopback>(port);
+  absl::Status status = loop->Open();
+  if (!status.ok()) return status;
+  DevicePage page(device);
+  status = page.Open(loop->pd());
+  if (!status.ok()) return status;
+  Fill(loop->owned(), kPage, 4);
+  const ibv_sge into = {reinterpret_cast<uint64_t>(page.data()), kPage, page.mr()->lkey};
+  status = loop->Move(into, loop->owned(), loop->mr_rkey());
+  if (status.ok()) status = memory::NicAccessOf(device)->FlushNicWrites();
+  // By the device's own copies, which see what its work would see.
+  memset(loop->target(), 0, kPage);
+  if (status.ok()) {
+    status = memory::CopyToHostNow(device.where(), loop->target(), page.data(), kPage);
+  }
+  if (!status.ok()) return status;
+  if (memcmp(loop->target(), loop->owned(), kPage) != 0) {
+    return absl::DataLossError("what the NIC wrote is not what the device sees");
+  }
+  memset(loop->target(), 0, kPage);
+  status = loop->Move(loop->target_piece(), page.data(), page.mr()->rkey);
+  if (!status.ok()) return status;
+  if (memcmp(loop->target(), loop->owned(), kPage) == 0) return status;
+  return absl::DataLossError("the NIC reads other bytes than the device has");
+}
 
 SelfTest RunSelfTest(const PortAddress& port) {
   SelfTest result;
