@@ -139,6 +139,27 @@ Json OfNodes(const MachineFacts& facts) {
   return all;
 }
 
+Json OfGpus(const GpuFacts& gpus) {
+  Json all = Json::array();
+  for (const fabric::verbs::GpuReport& gpu : gpus.devices) {
+    all.push_back({{"name", gpu.name},
+                   {"pci", gpu.nic.pci},
+                   {"dmabuf", gpu.nic.dma_buf},
+                   {"writes_flushed", gpu.nic.flushes},
+                   {"writes_seen", gpu.nic.writable},
+                   {"bar1_bytes", gpu.nic.window_bytes == 0 ? Json() : Json(gpu.nic.window_bytes)},
+                   {"registered_bytes_max", gpu.registered_bytes_max},
+                   {"nearest_nic", gpu.nearest.empty() ? Json() : Json(gpu.nearest)},
+                   {"nearest_nic_distance", Known(gpu.distance)},
+                   {"loopback",
+                    {{"nic", gpu.tried.empty() ? Json() : Json(gpu.tried)},
+                     {"ran", gpu.trial.ran},
+                     {"read", gpu.trial.ran ? Json(gpu.trial.works) : Json()},
+                     {"text", gpu.trial.text}}}});
+  }
+  return all;
+}
+
 Json OfMemory(const MemoryFacts& memory) {
   Json reserved = Json::array();
   for (const MemoryFacts::Reserved& pages : memory.reserved) {
@@ -182,7 +203,9 @@ std::string DoctorJson(const MachineFacts& facts, absl::Span<const Finding> find
                     {"gpu",
                      {{"nvidia_driver", facts.gpu.driver},
                       {"nvidia_driver_version", facts.gpu.driver_version},
-                      {"nvidia_peermem", facts.gpu.peermem}}},
+                      {"nvidia_peermem", facts.gpu.peermem},
+                      {"none", facts.gpu.none},
+                      {"devices", OfGpus(facts.gpu)}}},
                     {"iommu",
                      {{"units", facts.iommu.units},
                       {"group_modes", facts.iommu.modes},

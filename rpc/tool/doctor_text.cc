@@ -119,6 +119,33 @@ void PrintMemory(const MachineFacts& facts, std::string& out) {
                   lock.exempt ? ", which do not bind (CAP_IPC_LOCK)" : "", "\n");
 }
 
+std::string Tried(const fabric::verbs::GpuReport& gpu) {
+  if (!gpu.trial.ran) return absl::StrCat("not tried: ", gpu.trial.text);
+  return absl::StrCat("over ", gpu.tried, " ",
+                      gpu.trial.works ? "works" : absl::StrCat("FAILS: ", gpu.trial.text));
+}
+
+void PrintGpus(const GpuFacts& gpus, std::string& out) {
+  absl::StrAppend(
+      &out, "GPUs:", gpus.devices.empty() ? " none" : "",
+      gpus.devices.empty() && !gpus.none.empty() ? absl::StrCat(" (", gpus.none, ")") : "", "\n");
+  for (const fabric::verbs::GpuReport& gpu : gpus.devices) {
+    const memory::NicFacts& nic = gpu.nic;
+    absl::StrAppend(&out, "  ", gpu.name, ", ", nic.pci.empty() ? "PCI address unknown" : nic.pci,
+                    ", dma-buf ", nic.dma_buf ? "yes" : "no", ", what NICs write is ",
+                    !nic.flushes   ? "seen in order"
+                    : nic.writable ? "seen after a flush"
+                                   : "NOT seen in order, and cannot be flushed",
+                    "\n    BAR 1 ", nic.window_bytes == 0 ? "unknown" : Size(nic.window_bytes),
+                    ", registered with NICs at most ", Size(gpu.registered_bytes_max),
+                    "; nearest NIC ",
+                    gpu.nearest.empty()
+                        ? std::string("unknown")
+                        : absl::StrCat(gpu.nearest, " (", topology::PciNearness(gpu.distance), ")"),
+                    "\n    READ of a pattern into its memory and out of it: ", Tried(gpu), "\n");
+  }
+}
+
 void PrintDma(const MachineFacts& facts, std::string& out) {
   absl::StrAppend(
       &out, "NVIDIA driver: ",
@@ -144,6 +171,7 @@ std::string DoctorText(const MachineFacts& facts, absl::Span<const Finding> find
                     transport.text, ")\n");
   }
   PrintMemory(facts, out);
+  PrintGpus(facts.gpu, out);
   PrintDma(facts, out);
   absl::StrAppend(&out, "\n", AnyProblem(findings) ? "" : "No problem.\n");
   for (const Finding& finding : findings) {

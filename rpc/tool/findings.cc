@@ -198,6 +198,49 @@ void ExamineDma(const MachineFacts& facts, Findings& findings) {
   }
 }
 
+// Less of a GPU than this is registered soon.
+constexpr uint64_t kWindowBytesLeast = uint64_t{1} << 30;
+
+bool IsSoft(const MachineFacts& facts, absl::string_view name) {
+  for (const DeviceReport& device : facts.verbs.devices) {
+    if (device.name == name) return device.soft;
+  }
+  return false;
+}
+
+void ExamineGpu(const MachineFacts& facts, const fabric::verbs::GpuReport& gpu,
+                Findings& findings) {
+  if (gpu.trial.ran && !gpu.trial.works && !IsSoft(facts, gpu.tried)) {
+    const bool no_way = !gpu.nic.dma_buf && !facts.gpu.peermem;
+    Problem(findings, "gpu",
+            absl::StrCat(gpu.tried, " does not reach memory of ", gpu.name,
+                         ", which goes by way of the host's: ", gpu.trial.text),
+            no_way ? "modprobe nvidia_peermem; or install NVIDIA's open kernel modules, which "
+                     "export dma-bufs"
+                   : "dmesg | grep -i -e nvidia -e mlx5; in a virtual machine ask for PCI peer to "
+                     "peer (ACS, IOMMU)");
+  }
+  if (!gpu.nic.writable) {
+    Note(findings, "gpu",
+         absl::StrCat(gpu.name,
+                      " does not see what NICs write in order, and this driver cannot "
+                      "flush it: what is fetched into it goes by way of the host's"),
+         "a newer NVIDIA driver");
+  }
+  if (gpu.nic.window_bytes != 0 && gpu.nic.window_bytes < kWindowBytesLeast) {
+    Note(findings, "gpu",
+         absl::StrCat(gpu.name, " shows NICs only ", gpu.nic.window_bytes >> 20,
+                      " MiB of its memory at a time (BAR 1)"),
+         "switch Above 4G Decoding and Resizable BAR on in the firmware's setup");
+  }
+  if (gpu.distance >= topology::kPciProcessors) {
+    Note(findings, "gpu",
+         absl::StrCat(gpu.name, "'s nearest NIC, ", gpu.nearest, ", is ",
+                      topology::PciNearness(gpu.distance)),
+         "");
+  }
+}
+
 void ExamineTransports(const MachineFacts& facts, Findings& findings) {
   for (const TransportFacts& transport : facts.transports) {
     if (transport.usable) continue;
@@ -217,6 +260,7 @@ std::vector<Finding> Examine(const MachineFacts& facts) {
   ExamineTrials(facts, findings);
   ExamineMemory(facts, findings);
   ExamineDma(facts, findings);
+  for (const fabric::verbs::GpuReport& gpu : facts.gpu.devices) ExamineGpu(facts, gpu, findings);
   ExamineTransports(facts, findings);
   std::stable_partition(findings.begin(), findings.end(),
                         [](const Finding& finding) { return finding.problem; });

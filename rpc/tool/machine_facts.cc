@@ -12,6 +12,7 @@
 #include "rpc/memory/slab.h"
 #include "rpc/tool/transports.h"
 #include "rpc/topology/topology.h"
+#include "verbena/gpu.h"
 
 namespace verbena::tool {
 namespace {
@@ -122,8 +123,11 @@ MachineFacts GatherFacts() {
   facts.nodes = GatherNodes();
   facts.memory = GatherMemory();
   facts.gpu = GatherGpu();
+  // Before NICs are chosen, which GPUs have a say in.
+  facts.gpu.none = std::string(UseGpus().message());
   facts.iommu = GatherIommu();
   facts.verbs = fabric::verbs::ReportDevices(fabric::verbs::PortFilter::FromEnvironment());
+  facts.gpu.devices = fabric::verbs::ReportGpus(fabric::verbs::KnownGpus(), facts.verbs);
   facts.transports = TryTransports();
   return facts;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "rpc/fabric/verbs/gpu_report.h"
 #include "rpc/fabric/verbs/memlock.h"
 #include "rpc/fabric/verbs/report.h"
 
@@ -38,6 +39,8 @@ struct GpuFacts {
   bool driver = false;  // NVIDIA's is loaded
   std::string driver_version;
   bool peermem = false;  // nvidia_peermem, or its forerunner
+  std::string none;      // why this process has no GPU; empty: it has some
+  std::vector<fabric::verbs::GpuReport> devices;
 };
 
 struct IommuFacts {
@@ -63,7 +66,8 @@ struct MachineFacts {
   std::vector<TransportFacts> transports;
 };
 
-// Looks at this machine: opens its RDMA devices, makes a slab, sends over each port. Takes up to
+// Looks at this machine: opens its RDMA devices, makes a slab, sends over each port, and has a NIC
+// write into each GPU, which takes a context there where both are. Takes up to
 // some seconds. Not on a reactor.
 MachineFacts GatherFacts();
 

@@ -104,6 +104,37 @@ TEST_CASE("the JSON parses, and says what the text says", "[tool]") {
   CHECK(json["iommu"]["group_modes"]["identity"] == 120);
 }
 
+TEST_CASE("each GPU is told with its nearest NIC, and whether that reaches it", "[tool]") {
+  MachineFacts facts = GpuMachine();
+  std::string text = DoctorText(facts, {});
+  for (const char* part :
+       {"cuda:0, 0000:1b:00.0, dma-buf yes, what NICs write is seen in order",
+        "BAR 1 256 GiB, registered with NICs at most 192 GiB; nearest NIC mlx5_0 (behind one "
+        "switch)",
+        "READ of a pattern into its memory and out of it: over mlx5_0 works"}) {
+    CHECK_THAT(text, ContainsSubstring(part));
+  }
+  Json gpu = Json::parse(DoctorJson(facts, {}))["gpu"]["devices"][0];
+  CHECK(gpu["name"] == "cuda:0");
+  CHECK(gpu["bar1_bytes"] == uint64_t{256} << 30);
+  CHECK(gpu["nearest_nic"] == "mlx5_0");
+  CHECK(gpu["loopback"]["read"] == true);
+  facts.gpu.devices[0] = {};
+  facts.gpu.devices[0].name = "cuda:0";
+  facts.gpu.devices[0].trial.text = "there is no RDMA device";
+  text = DoctorText(facts, {});
+  CHECK_THAT(text, ContainsSubstring("not tried: there is no RDMA device"));
+  CHECK_THAT(text, ContainsSubstring("nearest NIC unknown"));
+  gpu = Json::parse(DoctorJson(facts, {}))["gpu"]["devices"][0];
+  CHECK(gpu["bar1_bytes"].is_null());
+  CHECK(gpu["nearest_nic"].is_null());
+  CHECK(gpu["loopback"]["read"].is_null());
+  facts = NicMachine();
+  facts.gpu.none = "cuda: no driver: libcuda.so.1";
+  CHECK_THAT(DoctorText(facts, {}),
+             ContainsSubstring("GPUs: none (cuda: no driver: libcuda.so.1)"));
+}
+
 TEST_CASE("what is unknown is null in the JSON", "[tool]") {
   MachineFacts facts = NicMachine();
   facts.verbs.devices[0].numa_node = -1;

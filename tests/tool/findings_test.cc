@@ -174,6 +174,40 @@ TEST_CASE("with a GPU a NIC needs dma-buf or nvidia_peermem", "[tool]") {
   CHECK(Examine(facts).empty());
 }
 
+TEST_CASE("a NIC that does not reach a GPU is a problem, unless it is none", "[tool]") {
+  MachineFacts facts = GpuMachine();
+  CHECK(Examine(facts).empty());
+  fabric::verbs::GpuReport& gpu = facts.gpu.devices[0];
+  gpu.trial = {.ran = true, .works = false, .text = "ibv_reg_dmabuf_mr: Bad address"};
+  CHECK_THAT(TheProblem(facts).text,
+             ContainsSubstring("mlx5_0 does not reach memory of cuda:0, which goes by way of the "
+                               "host's: ibv_reg_dmabuf_mr: Bad address"));
+  CHECK_THAT(TheProblem(facts).cure, ContainsSubstring("dmesg"));
+  gpu.nic.dma_buf = false;
+  CHECK_THAT(TheProblem(facts).cure, ContainsSubstring("modprobe nvidia_peermem"));
+  facts.verbs.devices[0].soft = true;
+  CHECK(Problems(facts).empty());
+  gpu.trial = {.ran = false, .works = false, .text = "there is no RDMA device"};
+  facts.verbs.devices[0].soft = false;
+  CHECK(Problems(facts).empty());
+}
+
+TEST_CASE("what a GPU shows NICs, and how far they are, are notes", "[tool]") {
+  MachineFacts facts = GpuMachine();
+  facts.gpu.devices[0].nic.window_bytes = 256 << 20;
+  CHECK_THAT(Notes(facts), ContainsSubstring("cuda:0 shows NICs only 256 MiB"));
+  CHECK_THAT(Notes(facts), ContainsSubstring("Resizable BAR"));
+  facts = GpuMachine();
+  facts.gpu.devices[0].distance = topology::kPciProcessors + 5;
+  CHECK_THAT(Notes(facts), ContainsSubstring("mlx5_0, is behind another host bridge"));
+  facts = GpuMachine();
+  facts.gpu.devices[0].nic.flushes = true;
+  CHECK(Notes(facts).empty());
+  facts.gpu.devices[0].nic.writable = false;
+  CHECK_THAT(Notes(facts), ContainsSubstring("cannot flush it"));
+  CHECK(Problems(facts).empty());
+}
+
 TEST_CASE("translated DMA is a note", "[tool]") {
   MachineFacts facts = NicMachine();
   facts.verbs.devices[0].iommu = "DMA-FQ";

@@ -90,4 +90,21 @@ MachineFacts NicMachine() {
   return facts;
 }
 
+MachineFacts GpuMachine() {
+  MachineFacts facts = NicMachine();
+  facts.gpu.driver = true;
+  facts.gpu.driver_version = "580.95.05";
+  fabric::verbs::GpuReport gpu;
+  gpu.name = "cuda:0";
+  gpu.nic.pci = "0000:1b:00.0";
+  gpu.nic.dma_buf = true;
+  gpu.nic.window_bytes = uint64_t{256} << 30;
+  gpu.registered_bytes_max = uint64_t{192} << 30;
+  gpu.nearest = gpu.tried = "mlx5_0";
+  gpu.distance = 4;
+  gpu.trial.ran = gpu.trial.works = true;
+  facts.gpu.devices = {gpu};
+  return facts;
+}
+
 }  // namespace verbena::tool

@@ -8,5 +8,7 @@ namespace verbena::tool {
 MachineFacts PlainMachine();
 // The same with one 400 Gb/s RoCE NIC on each node, at the best of health.
 MachineFacts NicMachine();
+// The same with a GPU behind the first NIC's switch.
+MachineFacts GpuMachine();
 
 }  // namespace verbena::tool
