@@ -203,14 +203,27 @@ void WaiterTable::Notify(const std::atomic<uint32_t>& done) {
   if (bucket.waiting.load() == 0) return;
   std::lock_guard lock(bucket.mutex);
   for (Waiter* waiter = bucket.first; waiter != nullptr; waiter = waiter->next) {
-    if (waiter->done != &done) continue;
-    const uint32_t state = waiter->state.exchange(Waiter::kNotified);
-    if (state == Waiter::kParked) {
-      FutexWakeOne(waiter->state);
-    } else if (state == Waiter::kPolling) {
-      const uint64_t one = 1;
-      (void)!::write(waiter->event_fd, &one, sizeof(one));
+    if (waiter->done == &done) WakeLocked(*waiter);
+  }
+}
+
+void WaiterTable::WakePolling() {
+  for (Bucket& bucket : buckets_) {
+    if (bucket.waiting.load() == 0) continue;
+    std::lock_guard lock(bucket.mutex);
+    for (Waiter* waiter = bucket.first; waiter != nullptr; waiter = waiter->next) {
+      if (waiter->state.load() == Waiter::kPolling) WakeLocked(*waiter);
     }
+  }
+}
+
+void WaiterTable::WakeLocked(Waiter& waiter) {
+  const uint32_t state = waiter.state.exchange(Waiter::kNotified);
+  if (state == Waiter::kParked) {
+    FutexWakeOne(waiter.state);
+  } else if (state == Waiter::kPolling) {
+    const uint64_t one = 1;
+    (void)!::write(waiter.event_fd, &one, sizeof(one));
   }
 }
 

@@ -9,7 +9,7 @@
 //   done set, then waiting looked at           | waiting counted, then done looked at
 // and because whoever releases the seat leaves the pollers armed and their descriptors watched: by
 // the reactor's thread in epoll, or by one caller (the sleeper) in poll. Or that thread dozes, and
-// nobody waits.
+// nobody waits. Or it has lent the seat, and no caller sleeps in poll.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -57,10 +57,13 @@ class WaiterTable {
   // After `done` was set, sequentially consistent like all accesses of both. Some ns when nobody
   // waits.
   void Notify(const std::atomic<uint32_t>& done);
+  // Wakes the one that sleeps on descriptors, though its `done` is not set: there is to drive.
+  void WakePolling();
   // Whether anybody waits.
   bool any() const { return count_.load() != 0; }
 
  private:
+  static void WakeLocked(Waiter& waiter);
   struct alignas(64) Bucket {
     std::atomic<uint32_t> waiting{0};
     std::mutex mutex;

@@ -61,10 +61,12 @@ bool Reactor::Impl::TryEnter() {
 
 void Reactor::Impl::Leave() {
   VERBENA_DCHECK(reactor.InSeat());
-  if (tls_current == &reactor && in_user_code) {  // the tick goes on after the user code
+  const bool own = tls_current == &reactor;
+  if (own && in_user_code) {  // the tick goes on after the user code
     DrainSeatQueue();
-    Lend();
-    return;
+    // A caller that sleeps needs the pollers armed: this code may run for long, or wait for what
+    // that caller does next.
+    if (sleeper.load() == nullptr) return Lend();
   }
   do {
     DrainSeatQueue();
@@ -74,7 +76,7 @@ void Reactor::Impl::Leave() {
       ReleaseSeat(true);
       continue;
     }
-    CountLeave();
+    if (!own) CountLeave();
     // When the own thread waits for the seat, it looks at everything itself.
     if (thread_wants.load(std::memory_order_relaxed) == kNo) {
       bool quiet = ArmAll();
@@ -82,7 +84,9 @@ void Reactor::Impl::Leave() {
         Tick(false);
         quiet = ArmAll();
       }
-      if (!quiet && reactor.options_.thread) {  // traffic goes on: the own thread takes over
+      if (!quiet && own) {
+        waiters.WakePolling();
+      } else if (!quiet && reactor.options_.thread) {  // traffic goes on: the own thread takes over
         drive_wanted.store(true);
         WakeThread();
       }

@@ -67,7 +67,11 @@ void Reactor::Impl::RunUserCode() {
   const bool lend = reactor.options_.thread;
   if (lend) {
     in_user_code = true;
-    Lend();
+    if (sleeper.load() == nullptr) {
+      Lend();
+    } else {
+      Leave();
+    }
   }
   if (!inbox.Empty()) DrainInbox();
   while (work != nullptr) {

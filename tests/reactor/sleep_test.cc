@@ -342,4 +342,77 @@ TEST_CASE("callers of several threads end, whoever leaves lazily", "[reactor][sl
   CHECK(first == 4 * 2000);
 }
 
+// A caller that sleeps until its answer comes.
+struct SleepingCaller {
+  SleepingCaller() {
+    poller.on_message = [this] { Finish(*reactor, done); };
+    reactor->AddPoller(poller);
+  }
+  ~SleepingCaller() {
+    thread.join();
+    reactor->RemovePoller(poller);
+  }
+  void Start() {
+    thread = std::thread([this] { reactor->DriveUntil(done); });
+  }
+  // It armed the pollers last, to sleep.
+  void AwaitSleep() const {
+    while (!poller.armed()) std::this_thread::sleep_for(milliseconds(1));
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+  // In user code: the answer comes now. Whether the caller has it while this code still runs.
+  bool Answered() {
+    poller.Ring();
+    for (int i = 0; i < 5'000 && done.load() == 0; ++i) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return done.load() != 0;
+  }
+  std::unique_ptr<Reactor> reactor = Reactor::Create(Unpinned()).value();
+  FakePoller poller;
+  std::atomic<uint32_t> done{0};
+  std::thread thread;
+};
+
+TEST_CASE("a caller that sleeps has its answer while user code runs on", "[reactor][sleep]") {
+  SleepingCaller caller;
+  // Something is under way, or not, for which the caller would have to be awake.
+  const bool later = GENERATE(false, true);
+  caller.Start();
+  caller.AwaitSleep();
+  std::atomic<int> answered{-1};
+  FunctionWork work([&] {
+    caller.poller.under_way = later;
+    const bool in_time = caller.Answered();
+    caller.poller.under_way = false;
+    answered = in_time ? 1 : 0;  // last: the test ends
+  });
+  caller.reactor->Post(work);
+  while (answered.load() < 0) std::this_thread::sleep_for(milliseconds(1));
+  CHECK(answered.load() == 1);
+}
+
+TEST_CASE("a caller that sleeps has its answer after user code came to the seat and left it",
+          "[reactor][sleep]") {
+  SleepingCaller caller;
+  const bool later = GENERATE(false, true);
+  std::atomic<bool> running{false};
+  std::atomic<int> answered{-1};
+  FunctionWork work([&] {
+    running = true;
+    caller.AwaitSleep();
+    while (!caller.reactor->TryEnter()) std::this_thread::yield();
+    caller.poller.under_way = later;
+    caller.reactor->Leave();
+    const bool in_time = caller.Answered();
+    caller.poller.under_way = false;
+    answered = in_time ? 1 : 0;  // last: the test ends
+  });
+  caller.reactor->Post(work);
+  while (!running) std::this_thread::sleep_for(milliseconds(1));
+  caller.Start();
+  while (answered.load() < 0) std::this_thread::sleep_for(milliseconds(1));
+  CHECK(answered.load() == 1);
+}
+
 }  // namespace verbena::reactor
