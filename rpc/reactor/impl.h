@@ -121,9 +121,10 @@ struct Reactor::Impl {
   void WorkInSeat(Work* first);
   // `lazily`: without anything armed; the dozing own thread will look.
   void ReleaseSeat(bool lazily = false);
-  // In the seat. Whether nothing is left to do and nobody but this caller may wait for a peer, and
-  // the own thread dozes.
-  bool MayLeaveLazily() const;
+  // In the seat. Whether the own thread dozes, and nobody but this caller may wait for a peer.
+  bool Dozes() const;
+  // And nothing is left to do.
+  bool MayLeaveLazily() const { return Dozes() && !HasLater(); }
   void CountLeave();
   bool Awaits() const;
   // Arms all pollers. False: something is left to do, and they are disarmed again.

@@ -125,12 +125,9 @@ bool Reactor::Impl::HasLater() const {
   return later;
 }
 
-bool Reactor::Impl::MayLeaveLazily() const {
-  if (!dozing.load(std::memory_order_relaxed) || armed || watch_on.load() || waiters.any() ||
-      HasLater()) {
-    return false;
-  }
-  return !Awaits();
+bool Reactor::Impl::Dozes() const {
+  return dozing.load(std::memory_order_relaxed) && !armed && !watch_on.load() && !waiters.any() &&
+         !Awaits();
 }
 
 bool Reactor::Impl::Awaits() const {
@@ -150,9 +147,9 @@ void Reactor::Impl::WorkInSeat(Work* first) {
     FlushAll();
   };
   do {
-    if (!rearm.load() && MayLeaveLazily()) {
-      // What is started here is all that there is. Who has started it comes back to drive, or calls
-      // Attend.
+    if (!rearm.load() && Dozes()) {
+      // What is started here is all that there is, unless something is left to do afterwards. Who
+      // has started it comes back to drive, or calls Attend.
       reactor.now_ns_ = Clock();
       work();
       if (!rearm.load() && !HasLater()) {

@@ -2,6 +2,7 @@
 #include <sched.h>
 
 #include "rpc/base/clock.h"
+#include "rpc/base/slowdown.h"
 #include "rpc/reactor/futex.h"
 #include "rpc/reactor/impl.h"
 
@@ -10,8 +11,9 @@ namespace {
 
 // Items of the inbox per tick, so that a flood of posts does not keep messages waiting.
 constexpr int kInboxPerTick = 256;
-// Polls without a pause instruction (30-40 ns here): a peer that answers at once is seen at once.
-constexpr uint32_t kPollsBeforePause = 64;
+// Idle for so long, polls pause in between (30-40 ns; 180 where CPUs are emulated): a peer that
+// answers at once is seen at once, over tcp as well.
+const int64_t kPauseAfterNs = int64_t{20'000} * kSlowdown;
 // Polls between looks at where the peer runs.
 constexpr uint32_t kPollsPerCpuLook = 16;
 // Times to let a peer on the same CPU run (0.5-1 µs each, against ~6 µs for a sleep) before
@@ -86,6 +88,7 @@ void Reactor::Impl::RunUserCode() {
 }
 
 bool Reactor::Impl::SpinStep(Spin& spin) {
+  const int64_t idle_ns = reactor.now_ns_ - spin.since_ns;
   if (spin.idle++ % kPollsPerCpuLook == 0) {
     spin.peer_on_this_cpu = false;
     for (Poller* poller : pollers) spin.peer_on_this_cpu |= poller->PeerOnThisCpu();
@@ -93,10 +96,10 @@ bool Reactor::Impl::SpinStep(Spin& spin) {
   if (spin.peer_on_this_cpu) {
     if (++spin.yields > kYieldsMax) return true;
     sched_yield();
-  } else if (spin.idle > kPollsBeforePause) {
+  } else if (idle_ns > kPauseAfterNs) {
     CpuPause();
   }
-  if (reactor.now_ns_ - spin.since_ns < spin_ns) return false;
+  if (idle_ns < spin_ns) return false;
   if (spin_ns == 0) return true;
   for (const Poller* poller : pollers) {
     if (poller->expects_until_ns() - reactor.now_ns_ > 0) return false;

@@ -117,6 +117,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
            link.theirs.control().closed.load(std::memory_order_acquire) != 0 ||
            StageServer::Asked(link);
   }
+  bool PollAll(EventSink& sink);
   bool PollLink(Link& link, EventSink& sink);
   bool PollCold(EventSink& sink);
   void WantBuffer(LinkId link);
