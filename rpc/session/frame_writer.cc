@@ -1,6 +1,7 @@
 #include "rpc/session/frame_writer.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "rpc/session/engine_impl.h"
 #include "rpc/session/link_impl.h"
@@ -14,6 +15,7 @@ FrameWriter::FrameWriter(LinkImpl& link, List<FrameWriter>& dirty, fabric::Fabri
       fabric_(fabric),
       id_(id),
       publish_bytes_(std::max(fabric.traits().publish_bytes, wire::kFrameHeaderBytes + 1)),
+      gathers_(fabric.traits().gathers_sends),
       credits_(fabric.traits().slot_bytes, fabric.traits().window_slots) {
   frame_bytes_max_ =
       std::min({segment_bytes, fabric.traits().segment_bytes, credits_.FrameBytesAlways(),
@@ -35,6 +37,7 @@ void FrameWriter::OpenOwn() {
 std::byte* FrameWriter::ReserveSlow(uint32_t bytes, SendClass send_class) {
   VERBENA_DCHECK(bytes % 8 == 0 && bytes <= record_bytes_max(), "record of ", bytes);
   if (closed_) return nullptr;
+  if (gathers_ && is_own() && holds_records() && frame_.bytes + bytes > room_) MoveToBuffer();
   // Control records share a frame also where data may not join them.
   if (frame_.bytes + bytes > Limit(send_class)) {
     if (holds_records()) Publish();
@@ -63,6 +66,15 @@ bool FrameWriter::Acquire() {
   UpdateDataLimit();
   MarkDirty();
   return true;
+}
+
+// What is open goes on in a buffer, where there is one.
+void FrameWriter::MoveToBuffer() {
+  const uint32_t bytes = frame_.bytes;
+  if (!Acquire()) return;
+  std::memcpy(frame_.data + wire::kFrameHeaderBytes, own_.data() + wire::kFrameHeaderBytes,
+              bytes - wire::kFrameHeaderBytes);
+  frame_.bytes = bytes;
 }
 
 void FrameWriter::Publish() {

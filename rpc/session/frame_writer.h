@@ -4,7 +4,9 @@
 // thread only.
 //
 // Where the fabric copies frames (traits().copied_bytes), a frame begins in memory of the writer's
-// own, which is always at hand; a record that does not fit there gets a buffer of the fabric's.
+// own, which is always at hand; a record that does not fit there gets a buffer of the fabric's. The
+// frame before it leaves by itself, or goes on in that buffer where nothing leaves before the end
+// of the tick anyway.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -71,6 +73,7 @@ class FrameWriter : public ListNode<FrameWriter> {
   std::byte* ReserveSlow(uint32_t bytes, SendClass send_class);
   // A buffer of the fabric's. False: there is none now.
   bool Acquire();
+  void MoveToBuffer();
   void Publish();
   // What follows: an empty frame in memory of our own, or none.
   void OpenOwn();
@@ -91,6 +94,7 @@ class FrameWriter : public ListNode<FrameWriter> {
   uint32_t room_ = 0;        // of the open frame, never above frame_bytes_max_
   uint32_t data_limit_ = 0;  // Limit(kData), the least of all
   uint32_t publish_bytes_;
+  bool gathers_;
   uint32_t frame_bytes_max_;
   uint32_t own_bytes_;  // 0: the fabric copies nothing
   bool hold_data_ = false;

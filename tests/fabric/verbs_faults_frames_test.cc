@@ -60,6 +60,28 @@ uint32_t DrainedReceives(
   return taken;
 }
 
+TEST_CASE("copied frames that find the send queue full leave later, in order, before the goodbye",
+          "[faults][frames]") {
+  Rig rig(OneRung());
+  rig.Open(kLink);
+  constexpr uint32_t kFrames = limits::kVerbsControlWorkMax + 20;
+  alignas(64) std::byte frame[ControlEnd::kCopyBytes] = {};
+  const auto send = [&](uint32_t seed) {
+    contract::Fill(frame + 2, 98, seed);
+    rig.client().SendCopy(kLink, frame, 100);
+  };
+  const size_t before = rig.server_events().frames_of(kLink);
+  for (uint32_t i = 0; i < kFrames; ++i) send(i);
+  REQUIRE(rig.pair.Until([&] { return rig.server_events().frames_of(kLink) == before + kFrames; }));
+  for (uint32_t i = kFrames; i < 2 * kFrames; ++i) send(i);
+  rig.client().Close(kLink);
+  REQUIRE(Down(rig, kLink));
+  REQUIRE(rig.server_events().frames_of(kLink) == before + 2 * kFrames);
+  for (uint32_t i = 0; i < 2 * kFrames; ++i) {
+    REQUIRE(contract::FrameIs(rig.server_events().frames[kLink][before + i], 100, i));
+  }
+}
+
 TEST_CASE("a peer that drains the receives ends its own link only", "[faults][frames]") {
   Rig rig(OneRung());
   rig.Open(kLink);

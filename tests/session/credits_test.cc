@@ -160,5 +160,40 @@ TEST_CASE("thousands of calls at once through a small window all come back", "[s
   CHECK(pair.owner.link->tally().credit_stalls == pair.client->counters().credit_stalls);
 }
 
+TEST_CASE("the calls of a tick share a frame that has outgrown what is copied",
+          "[session][credits]") {
+  fabric::sim::NetworkOptions network;
+  network.copied_bytes = 216;
+  network.gathers_sends = true;
+  network.publish_bytes = network.segment_bytes;
+  Pair pair(network);
+  REQUIRE(pair.Connect().ok());
+  std::deque<TestCall> calls;
+  const auto frames_of = [&](int count, size_t bytes) {
+    const uint64_t before = pair.client->counters().frames_sent;
+    pair.OnClient([&] {
+      for (int i = 0; i < count; ++i) {
+        const std::string body(bytes, static_cast<char>('a' + i));
+        Outgoing request;
+        request.body = Bytes(body);
+        pair.owner.link->StartCall(calls.emplace_back("/test/Echo"), request);
+      }
+    });
+    REQUIRE(pair.Run([&] { return calls.back().done(); }));
+    for (int i = 0; i < count; ++i) {
+      const TestCall& call = calls[calls.size() - static_cast<size_t>(count - i)];
+      REQUIRE(call.status.ok());
+      REQUIRE(call.body == std::string(bytes, static_cast<char>('a' + i)));
+    }
+    return pair.client->counters().frames_sent - before;
+  };
+  frames_of(1, 64);  // names the method
+  CHECK(frames_of(1, 64) == 1);
+  CHECK(frames_of(20, 64) == 1);
+  CHECK(frames_of(1, 4000) == 1);
+  // Two of these do not fit any frame together.
+  CHECK(frames_of(2, 5000) == 2);
+}
+
 }  // namespace
 }  // namespace verbena::session::testing

@@ -31,6 +31,7 @@ class Simulation {
     options.window_slots = 64;
     options.send_buffers = 2 + seed % 6;
     if (seed % 2 != 0) options.copied_bytes = 128 << seed % 4;
+    options.gathers_sends = seed % 4 == 1;
     options.read_chunk_bytes = 4'096;
     if (seed % 5 == 1) options.revocation = fabric::Revocation::kLane;
     return options;

@@ -35,6 +35,7 @@ Endpoint::Endpoint(std::shared_ptr<State> state)
   traits_.window_slots = o.window_slots;
   traits_.publish_bytes = o.publish_bytes;
   traits_.copied_bytes = o.copied_bytes;
+  traits_.gathers_sends = o.gathers_sends;
   traits_.read_chunk_bytes = o.read_chunk_bytes;
   traits_.reads_in_flight = o.reads_in_flight;
   traits_.prepares_lanes = o.prepares_lanes;

@@ -28,6 +28,7 @@ struct NetworkOptions {
   uint32_t window_slots = 64;
   uint32_t publish_bytes = 512;
   uint32_t copied_bytes = 0;  // 0: every frame takes a send buffer
+  bool gathers_sends = false;
   uint32_t read_chunk_bytes = 64 * 1024;
   uint32_t reads_in_flight = 4;
   uint32_t send_buffers = 16;  // per link; AcquireFrame fails beyond

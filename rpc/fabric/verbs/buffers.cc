@@ -118,8 +118,7 @@ absl::Status ReceivePool::Post(absl::Span<const uint32_t>& buffers, ibv_qp* qp) 
   return absl::OkStatus();
 }
 
-void ReceivePool::Give(uint32_t buffer, ibv_qp* qp) {
-  if (srq_ != nullptr) return given_.push_back(buffer);
+void ReceivePool::GiveTo(uint32_t buffer, ibv_qp* qp) {
   // One that fails takes no more; what it had is returned after its end.
   absl::Span<const uint32_t> rest(&buffer, 1);
   Post(rest, qp).IgnoreError();

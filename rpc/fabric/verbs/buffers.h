@@ -55,8 +55,10 @@ class ReceivePool {
     return steps_[buffer / kStepBuffers].load(std::memory_order_acquire)->data() +
            size_t{buffer % kStepBuffers} * buffer_bytes_;
   }
-  // The frame has been looked at. `qp`: where it came from; not looked at with an SRQ.
-  void Give(uint32_t buffer, ibv_qp* qp);
+  // The frame has been looked at. With an SRQ: waits for Repost.
+  void Give(uint32_t buffer) { given_.push_back(buffer); }
+  // Without one: posted to the queue pair that it came from.
+  void GiveTo(uint32_t buffer, ibv_qp* qp);
   // Posts what was given back, with one call: to be called when all spare receives wait, and when
   // there is nothing better to do. What the device refuses is tried again the next time.
   void Repost();

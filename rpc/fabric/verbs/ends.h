@@ -6,7 +6,9 @@
 //   kFailing  -> kDraining   a marker is posted; what was posted before completes first
 //   kDraining -> kDestroying the setup thread deallocates the windows and destroys it
 // and then the end is gone. Nothing is posted after kUp but the marker.
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -22,6 +24,7 @@
 #include "rpc/fabric/verbs/key.h"
 #include "rpc/fabric/verbs/lease_copy.h"
 #include "rpc/fabric/verbs/queue_pair.h"
+#include "rpc/fabric/verbs/sizes.h"
 
 namespace verbena::fabric::verbs {
 
@@ -61,15 +64,30 @@ struct ControlEnd final : End {
   static constexpr uint32_t kRing = 64;
   static_assert(limits::kVerbsControlWorkMax <= kRing);
 
+  // The most that is copied: whole cache lines, as they are read.
+  static constexpr uint32_t kCopyBytes = 256;
+  static_assert(kInlineBytes <= kCopyBytes && kCopyBytes % 64 == 0);
+
   struct Queued {
-    uint32_t buffer;
+    const std::byte* data;
+    uint32_t buffer;  // kNoBuffer: it is a copy
     uint32_t bytes;
+  };
+  struct alignas(64) Copy {
+    std::array<std::byte, kCopyBytes> bytes;
   };
 
   ControlEnd(LinkId link_in, OwnedPair owned_in, uint32_t work_max_in)
-      : End(EndKind::kControl, link_in, std::move(owned_in), work_max_in) {}
+      : End(EndKind::kControl, link_in, std::move(owned_in), work_max_in),
+        inline_bytes(owned.pair->inline_bytes()) {}
 
-  std::vector<Queued> chain;           // handed over, not posted yet
+  // Work requests that frames may take; the link's last word has a place of its own.
+  uint32_t frame_room() const { return room() - std::min(room(), 1u); }
+
+  const uint32_t inline_bytes;
+  std::vector<Queued> chain;                  // handed over, not posted yet
+  std::vector<std::unique_ptr<Copy>> copies;  // of frames that leave inline; never given back
+  uint32_t copied = 0;                        // of them in use
   std::array<uint32_t, kRing> held{};  // by number: the buffer that its completion gives back
   uint32_t acquired = 0;               // buffers that are being filled
   uint32_t unsignalled = 0;            // posted since the last that says when it is done

@@ -51,6 +51,7 @@ absl::StatusOr<Sizes> PlanSizes(const DeviceLimits& device, uint32_t links_wante
   sizes.srq_entries = sizes.srq ? links * sizes.receives_per_link + spare : 0;
   sizes.control_cq_entries = links * control_each + spare;
   sizes.bulk_cq_entries = links * bulk_each;
+  sizes.inline_bytes = std::min(kInlineBytes, device.inline_bytes_hint);
   sizes.sge = std::clamp<uint32_t>(std::min(device.sge_max, device.sge_rd_max), 1, kSgeMax);
   sizes.read_depth_out = std::min(device.read_depth_initiator, kReadDepthMax);
   sizes.read_depth_in = std::min(device.read_depth_responder, kReadDepthMax);

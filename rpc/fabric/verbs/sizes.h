@@ -12,6 +12,8 @@ namespace verbena::fabric::verbs {
 // With an SRQ, receives above the sum of all windows: as many buffers may wait until they are
 // posted again together, and every frame that a peer has credits for still finds one.
 inline constexpr uint32_t kReceivesSpare = 16;
+// What a 32-byte call's frame takes many times over; a larger frame is as well fetched by the NIC.
+inline constexpr uint32_t kInlineBytes = 220;
 
 struct Sizes {
   bool srq = true;  // else each queue pair has receives of its own
@@ -23,6 +25,7 @@ struct Sizes {
   uint32_t bulk_work = 0;          // of each bulk queue pair's
   uint32_t control_cq_entries = 0;
   uint32_t bulk_cq_entries = 0;
+  uint32_t inline_bytes = 0;    // of a SEND; frames up to it are copied
   uint32_t sge = 1;             // local pieces of one READ
   uint32_t read_depth_out = 0;  // READs that a queue pair has under way, and answers
   uint32_t read_depth_in = 0;

@@ -82,9 +82,12 @@ void VerbsFabric::OnDrained(End& end) {
     if (control.outstanding() > 0) {
       OnSendDone(control, {WorkKind::kSend, control.number, control.posted - 1});
     }
-    for (const ControlEnd::Queued& queued : control.chain) sends_->Give(queued.buffer);
+    for (const ControlEnd::Queued& queued : control.chain) {
+      if (queued.buffer != ControlEnd::kNoBuffer) sends_->Give(queued.buffer);
+    }
     control.chain.clear();
     by_qp_number_.erase(control.owned.pair->number());
+    receiver_ = nullptr;
   } else if (end.kind == EndKind::kReader) {
     // READs whose completions a failed device never gave may still write until it is destroyed.
     const bool all_answered = end.outstanding() == 0;
@@ -171,7 +174,7 @@ void VerbsFabric::BeginDown(Link& link, const absl::Status& cause, bool say_bye)
   });
   if (!control.up()) return;
   if (say_bye) {
-    PostBye(link);
+    SayBye(link);
   } else {
     FailEnd(control);
   }
@@ -191,7 +194,7 @@ void VerbsFabric::CheckByes() {
   std::erase_if(byes_, [&](LinkId id) {
     Link* const link = Find(id);
     if (link == nullptr || link->control == nullptr || !link->control->up()) return true;
-    const bool done = link->control->outstanding() == 0;
+    const bool done = link->control->outstanding() == 0 && !link->bye_waits;
     if (!done && now_ns < link->bye_deadline_ns) return false;
     FailEnd(*link->control);
     return true;
@@ -217,6 +220,7 @@ absl::Status VerbsFabric::Remove(LinkId id) {
   Link& link = *Find(id);
   absl::Status cause = std::move(link.cause);
   counters_.links.Add(link.counters);
+  if (link.chained) std::erase(chained_, &link);
   links_[static_cast<size_t>(id)] = nullptr;
   ForgetSetup(id);
   return cause;

@@ -20,6 +20,7 @@ namespace {
 // A chunk takes 5 us at 400 Gb/s, and a revocation waits for at most one.
 constexpr uint32_t kReadChunkBytes = 256 << 10;
 constexpr uint32_t kReadsInFlight = 16;
+constexpr uint32_t kCopiedBytesMin = 128;
 // How long the end of a fabric waits for the links of its peers to go down in order.
 constexpr int64_t kEndNs = 2'000'000'000;
 
@@ -84,6 +85,8 @@ absl::Status VerbsFabric::Open() {
   absl::StatusOr<Sizes> sizes = PlanSizes(limits, options_.links_max);
   if (!sizes.ok()) return sizes.status();
   sizes_ = *sizes;
+  // Less holds no call of its own, and each would be moved into a buffer.
+  traits_.copied_bytes = sizes_.inline_bytes >= kCopiedBytesMin ? sizes_.inline_bytes : 0;
   absl::StatusOr<Domain*> domain = Domain::Of(device, traits_.revocation);
   if (!domain.ok()) return domain.status();
   domain_ = *domain;

@@ -84,7 +84,12 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   void Start(LinkId link) override;
   bool AcquireFrame(LinkId link, OutFrame& frame) override;
   void Send(LinkId link, absl::Span<const OutFrame> frames) override;
-  void EndTick() override;
+  void SendCopy(LinkId link, const std::byte* frame, uint32_t bytes) override;
+  // READs after frames: a device may do what is posted first in the poster's own time.
+  void EndTick() override {
+    if (!chained_.empty()) PostChains();
+    if (!readers_.empty()) PostReads();
+  }
   void Discard(LinkId link, const OutFrame& frame) override;
   void Lease(LeaseSlot slot, LinkId link, Lane lane, const memory::RegionRef& region,
              const std::byte* data, size_t bytes) override;
@@ -122,6 +127,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
     bool down_queued = false;
     bool chained = false;         // in chained_
     bool wants_sendable = false;  // in want_buffer_
+    bool bye_waits = false;       // for frames that wait for room
     absl::Status cause;
     uint64_t sent_in_poll = 0;    // the last in which frames left
     int64_t bye_deadline_ns = 0;  // 0: none is waited for
@@ -217,13 +223,22 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   void Chain(Link& link);
   void PostChains();
   void PostChain(Link& link);
+  void GiveBackSent(ControlEnd& end, size_t count, size_t taken);
+  void OnPostFailed(Link& link, int result);
+  void SayBye(Link& link);
   void PostBye(Link& link);
   void OnSendDone(ControlEnd& end, const WorkId& id);
   void OnReceived(const ibv_wc& completion, EventSink& sink);
+  Link* LinkOf(uint32_t qp_number);
   void DeliverFrame(Link& link, const Received& received, EventSink& sink);
   void KeepEarly(uint32_t qp_number, const Received& received);
   void DeliverEarly(EventSink& sink);
-  void GiveBack(uint32_t buffer, uint32_t qp_number);
+  void GiveBack(uint32_t buffer, uint32_t qp_number) {
+    if (srq_ == nullptr) return GiveBackTo(buffer, qp_number);
+    receives_->Give(buffer);
+    if (receives_->MustRepost()) receives_->Repost();
+  }
+  void GiveBackTo(uint32_t buffer, uint32_t qp_number);
   bool Holds(uint32_t qp_number);
   void WantBuffer(Link& link);
   void OfferBuffers();
@@ -342,7 +357,10 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   uint64_t copied_bytes_ = 0;                 // of all LeaseCopies, which it outlives
   Ends ends_;
   absl::flat_hash_map<uint32_t, Link*> by_qp_number_;  // whose control end is not gone
-  std::vector<LinkId> chained_, want_buffer_, byes_, started_;
+  uint32_t received_from_ = 0;                         // the last queue pair, and
+  Link* receiver_ = nullptr;                           // its link, which by_qp_number_ has
+  std::vector<Link*> chained_;
+  std::vector<LinkId> want_buffer_, byes_, started_;
   SendScratch send_scratch_;
   std::vector<EarlyFrame> early_;
   std::vector<uint32_t> draining_;  // ends whose marker is posted

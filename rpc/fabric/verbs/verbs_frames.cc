@@ -9,16 +9,15 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/base/clock.h"
+#include "rpc/base/slowdown.h"
 #include "rpc/fabric/verbs/verbs_fabric.h"
 
 namespace verbena::fabric::verbs {
 namespace {
 
 constexpr uint32_t kFrameBytesMin = 8;
-// Kept for the link's last word, besides the marker's own place.
-constexpr uint32_t kReservedWork = 1;
 // How long the peer's NIC may take to acknowledge a link's last frames before they are given up.
-constexpr int64_t kByeNs = 50'000'000;
+const int64_t kByeNs = int64_t{50'000'000} * kSlowdown;
 
 }  // namespace
 
@@ -51,8 +50,8 @@ bool VerbsFabric::AcquireFrame(LinkId id, OutFrame& frame) {
   Link* const link = Find(id);
   if (link == nullptr || link->closing) return false;
   ControlEnd& end = *link->control;
-  const auto taken = static_cast<uint32_t>(end.chain.size()) + end.acquired + kReservedWork;
-  if (sends_->empty() || end.room() <= taken) {
+  const auto taken = static_cast<uint32_t>(end.chain.size()) + end.acquired;
+  if (sends_->empty() || end.frame_room() <= taken) {
     ++link->counters.send_waits;
     WantBuffer(*link);
     return false;
@@ -84,9 +83,27 @@ void VerbsFabric::Send(LinkId id, absl::Span<const OutFrame> frames) {
     const auto length = static_cast<uint16_t>(frame.bytes);
     memcpy(frame.data, &length, sizeof length);
     --link->control->acquired;
-    link->control->chain.push_back({frame.token, frame.bytes});
+    link->control->chain.push_back({frame.data, frame.token, frame.bytes});
   }
   if (link != nullptr && !link->closing) Chain(*link);
+}
+
+// Accepted also where the send queue has no room: the frame then waits in the chain, which the
+// peer's credits bound.
+void VerbsFabric::SendCopy(LinkId id, const std::byte* frame, uint32_t bytes) {
+  VERBENA_DCHECK(bytes >= kFrameBytesMin && bytes <= traits_.copied_bytes, "frame of ", bytes);
+  Link* const link = Find(id);
+  if (link == nullptr || link->closing) return;
+  ControlEnd& end = *link->control;
+  if (end.copied == end.copies.size()) {
+    end.copies.push_back(std::make_unique<ControlEnd::Copy>());
+  }
+  std::byte* const to = end.copies[end.copied++]->bytes.data();
+  for (uint32_t at = 0; at < bytes; at += 64) memcpy(to + at, frame + at, 64);
+  const auto length = static_cast<uint16_t>(bytes);
+  memcpy(to, &length, sizeof length);
+  end.chain.push_back({to, ControlEnd::kNoBuffer, bytes});
+  Chain(*link);
 }
 
 VerbsFabric::SendScratch::SendScratch() {
@@ -101,19 +118,12 @@ VerbsFabric::SendScratch::SendScratch() {
 void VerbsFabric::Chain(Link& link) {
   if (link.chained) return;
   link.chained = true;
-  chained_.push_back(link.id);
-}
-
-// READs after frames: a device may do what is posted first in the poster's own time.
-void VerbsFabric::EndTick() {
-  PostChains();
-  PostReads();
+  chained_.push_back(&link);
 }
 
 void VerbsFabric::PostChains() {
   for (size_t i = 0; i < chained_.size(); ++i) {
-    Link* const link = Find(chained_[i]);
-    if (link == nullptr) continue;
+    Link* const link = chained_[i];
     link->chained = false;
     // One on its way down takes nothing but its marker; its frames are given back at its end.
     if (link->control != nullptr && link->control->up()) PostChain(*link);
@@ -121,32 +131,33 @@ void VerbsFabric::PostChains() {
   chained_.clear();
 }
 
-// All of it with one doorbell. Its last says when it is done, unless all of it was copied by the
-// post: then only now and then one does, to get the queue's places back.
+// All of it that there is room for, with one doorbell. Its last says when it is done, unless all of
+// it was copied by the post: then only now and then one does, to get the queue's places back.
 void VerbsFabric::PostChain(Link& link) {
   ControlEnd& end = *link.control;
-  if (end.chain.empty()) return;
+  const size_t count = std::min<size_t>(end.chain.size(), end.frame_room());
+  if (count == 0) return;
   auto& works = send_scratch_.works;
-  auto& pieces = send_scratch_.pieces;
-  const size_t count = end.chain.size();
-  VERBENA_CHECK(count <= end.room(), count, " frames, room for ", end.room());
-  const uint32_t inline_bytes = end.owned.pair->inline_bytes();
-  bool holds = false;
-  for (size_t i = 0; i < count; ++i) {
+  uint64_t bytes = 0;
+  uint32_t kept = 0;
+  bool gives = false;
+  uint32_t number = end.posted;
+  for (size_t i = 0; i < count; ++i, ++number) {
     const ControlEnd::Queued& queued = end.chain[i];
-    const bool inlined = queued.bytes <= inline_bytes;
-    const uint32_t number = end.posted + static_cast<uint32_t>(i);
-    pieces[i] = {reinterpret_cast<uint64_t>(sends_->data(queued.buffer)), queued.bytes,
-                 sends_->lkey()};
+    const bool inlined = queued.bytes <= end.inline_bytes;
+    send_scratch_.pieces[i] = {reinterpret_cast<uint64_t>(queued.data), queued.bytes,
+                               sends_->lkey()};
     works[i].wr_id = WorkId{WorkKind::kSend, end.number, number}.word();
     works[i].send_flags = inlined ? IBV_SEND_INLINE : 0;
     end.held[number % ControlEnd::kRing] = inlined ? ControlEnd::kNoBuffer : queued.buffer;
-    holds |= !inlined;
-    link.counters.inline_sends += inlined ? 1 : 0;
-    link.counters.send_bytes += queued.bytes;
+    kept += inlined ? 0 : 1;
+    gives |= inlined && queued.buffer != ControlEnd::kNoBuffer;
+    bytes += queued.bytes;
   }
+  link.counters.send_bytes += bytes;
+  link.counters.inline_sends += count - kept;
   end.unsignalled += static_cast<uint32_t>(count);
-  if (holds || end.unsignalled >= end.work_max / 4) {
+  if (kept > 0 || end.unsignalled >= end.work_max / 4) {
     works[count - 1].send_flags |= IBV_SEND_SIGNALED;
     end.unsignalled = 0;
   }
@@ -162,15 +173,40 @@ void VerbsFabric::PostChain(Link& link) {
   ++link.counters.doorbells;
   read_pace_.OnFrame();
   if (std::exchange(link.sent_in_poll, polls_) != polls_) ++link.counters.send_ticks;
-  for (size_t i = 0; i < count; ++i) {  // what is inline was copied, what was refused is dropped
-    const bool inlined = (works[i].send_flags & IBV_SEND_INLINE) != 0;
-    if (i >= taken || inlined) sends_->Give(end.chain[i].buffer);
-    sendable_ |= i >= taken || inlined;
+  if (gives || result != 0) GiveBackSent(end, count, taken);
+  if (count == end.chain.size()) {
+    end.chain.clear();
+    end.copied = 0;
+  } else {
+    end.chain.erase(end.chain.begin(), end.chain.begin() + static_cast<std::ptrdiff_t>(count));
   }
-  end.chain.clear();
-  if (result == 0) return;
+  if (result != 0) return OnPostFailed(link, result);
+  if (link.bye_waits && end.chain.empty()) PostBye(link);
+}
+
+// Of the chain's first `count`: what is inline was copied, what was refused is dropped.
+void VerbsFabric::GiveBackSent(ControlEnd& end, size_t count, size_t taken) {
+  for (size_t i = 0; i < count; ++i) {
+    const ControlEnd::Queued& queued = end.chain[i];
+    const bool free = i >= taken || queued.bytes <= end.inline_bytes;
+    if (queued.buffer == ControlEnd::kNoBuffer || !free) continue;
+    sends_->Give(queued.buffer);
+    sendable_ = true;
+  }
+}
+
+void VerbsFabric::OnPostFailed(Link& link, int result) {
+  if (link.closing) return FailEnd(*link.control);
   BeginDown(link, absl::UnavailableError(absl::StrCat("verbs: ibv_post_send: ", strerror(result))),
             false);
+}
+
+// Behind the frames that wait for room.
+void VerbsFabric::SayBye(Link& link) {
+  link.bye_deadline_ns = SteadyNs() + kByeNs;
+  byes_.push_back(link.id);
+  link.bye_waits = !link.control->chain.empty();
+  if (!link.bye_waits) PostBye(link);
 }
 
 void VerbsFabric::PostBye(Link& link) {
@@ -181,11 +217,10 @@ void VerbsFabric::PostBye(Link& link) {
   work.send_flags = IBV_SEND_SIGNALED;
   work.imm_data = htonl(kByeWord);
   ibv_send_wr* refused = nullptr;
+  link.bye_waits = false;
   if (ibv_post_send(end.qp(), &work, &refused) != 0) return FailEnd(end);
   end.held[end.posted % ControlEnd::kRing] = ControlEnd::kNoBuffer;
   ++end.posted;
-  link.bye_deadline_ns = SteadyNs() + kByeNs;
-  byes_.push_back(link.id);
 }
 
 // Gives back what it and all before it held; good or bad, that comes first.
@@ -201,6 +236,7 @@ void VerbsFabric::OnSendDone(ControlEnd& end, const WorkId& id) {
     ++end.completed;
   }
   sendable_ = true;
+  if (!end.chain.empty()) Chain(*Find(end.link));
 }
 
 void VerbsFabric::OnReceived(const ibv_wc& completion, EventSink& sink) {
@@ -212,15 +248,15 @@ void VerbsFabric::OnReceived(const ibv_wc& completion, EventSink& sink) {
     received.immediate = (completion.wc_flags & IBV_WC_WITH_IMM) != 0;
     received.word = received.immediate ? ntohl(completion.imm_data) : 0;
   }
-  const auto found = by_qp_number_.find(completion.qp_num);
-  if (found == by_qp_number_.end()) {
+  Link* const receiver = LinkOf(completion.qp_num);
+  if (receiver == nullptr) {
     const bool good = completion.status == IBV_WC_SUCCESS;
     if (good && Holds(completion.qp_num)) return KeepEarly(completion.qp_num, received);
     GiveBack(buffer, completion.qp_num);
     ++counters_.stale_completions;
     return;
   }
-  Link& link = *found->second;
+  Link& link = *receiver;
   if (completion.status != IBV_WC_SUCCESS) {
     GiveBack(buffer, completion.qp_num);
     if (completion.status != IBV_WC_WR_FLUSH_ERR && !link.closing) {
@@ -237,17 +273,21 @@ void VerbsFabric::OnReceived(const ibv_wc& completion, EventSink& sink) {
   GiveBack(buffer, completion.qp_num);
 }
 
+// Mostly the one that the last frame came from.
+VerbsFabric::Link* VerbsFabric::LinkOf(uint32_t qp_number) {
+  if (receiver_ != nullptr && received_from_ == qp_number) return receiver_;
+  const auto found = by_qp_number_.find(qp_number);
+  if (found == by_qp_number_.end()) return nullptr;
+  received_from_ = qp_number;
+  return receiver_ = found->second;
+}
+
 // Without an SRQ, the receives of a queue pair that fails are returned when it is gone.
-void VerbsFabric::GiveBack(uint32_t buffer, uint32_t qp_number) {
-  if (srq_ != nullptr) {
-    receives_->Give(buffer, nullptr);
-    if (receives_->MustRepost()) receives_->Repost();
-    return;
-  }
+void VerbsFabric::GiveBackTo(uint32_t buffer, uint32_t qp_number) {
   const auto found = by_qp_number_.find(qp_number);
   if (found == by_qp_number_.end()) return;
   const ControlEnd& end = *found->second->control;
-  if (end.up()) receives_->Give(buffer, end.qp());
+  if (end.up()) receives_->GiveTo(buffer, end.qp());
 }
 
 void VerbsFabric::DeliverFrame(Link& link, const Received& received, EventSink& sink) {
@@ -332,8 +372,8 @@ void VerbsFabric::OfferBuffers() {
     Link* const link = Find(id);
     if (link == nullptr || link->closing) return true;
     const ControlEnd& end = *link->control;
-    const auto taken = static_cast<uint32_t>(end.chain.size()) + end.acquired + kReservedWork;
-    if (sends_->empty() || end.room() <= taken) return false;
+    const auto taken = static_cast<uint32_t>(end.chain.size()) + end.acquired;
+    if (sends_->empty() || end.frame_room() <= taken) return false;
     link->wants_sendable = false;
     events_.Sendable(id);
     return true;

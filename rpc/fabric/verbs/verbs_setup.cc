@@ -10,9 +10,6 @@
 namespace verbena::fabric::verbs {
 namespace {
 
-// What a 32-byte call's frame takes many times over; a larger frame is as well fetched by the NIC.
-constexpr uint32_t kInlineBytes = 220;
-
 // What the user demands, of this port.
 PortFilter FilterOf(const PortAddress& port) {
   PortFilter filter = PortFilter::FromEnvironment();
@@ -85,9 +82,14 @@ absl::StatusOr<OwnedPair> VerbsFabric::MakeControlPair(const std::optional<GidBy
   options.srq = srq_;
   options.send_work = sizes_.control_work;
   options.receive_work = sizes_.receives_per_link;
-  options.inline_bytes = std::min(kInlineBytes, options.port.device->limits().inline_bytes_hint);
+  options.inline_bytes = sizes_.inline_bytes;
   absl::StatusOr<std::unique_ptr<QueuePair>> pair = QueuePair::Create(options);
   if (!pair.ok()) return pair.status();
+  if ((*pair)->inline_bytes() < traits_.copied_bytes) {
+    return absl::InternalError(absl::StrCat("verbs: ", options.port.device->name(), " takes ",
+                                            (*pair)->inline_bytes(),
+                                            " bytes inline, where it took ", traits_.copied_bytes));
+  }
   OwnedPair owned;
   owned.pair = *std::move(pair);
   if (srq_ == nullptr) {
@@ -184,7 +186,7 @@ void VerbsFabric::Abandon(LinkId id) {
   inbox_->Push([this, number] {
     std::erase_if(early_, [&](const EarlyFrame& early) {
       if (early.qp_number != number) return false;
-      if (srq_ != nullptr) receives_->Give(early.received.buffer, nullptr);
+      if (srq_ != nullptr) receives_->Give(early.received.buffer);
       return true;
     });
   });
