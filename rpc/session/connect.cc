@@ -371,7 +371,7 @@ void ClientAttempt::NoneWorks() {
 }
 
 void ClientAttempt::NoteReason(const absl::Status& why) {
-  absl::StrAppend(&why_, why_.empty() ? "" : "; ", candidates_.front(), ": ", why.message());
+  absl::StrAppend(&why_, why_.empty() ? "" : "; ", NamedOnce(candidates_.front(), why.message()));
 }
 
 void ClientAttempt::Fail(absl::Status why) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "rpc/base/fork.h"
 #include "rpc/base/limits.h"
@@ -53,6 +54,11 @@ absl::AnyInvocable<bool() &&> GiveUp(Engine& engine, fabric::Fabric* fabric, Lin
     engine.ReturnLink(id);
     return true;
   };
+}
+
+std::string NamedOnce(absl::string_view transport, absl::string_view what) {
+  const std::string prefix = absl::StrCat(transport, ": ");
+  return absl::StartsWith(what, prefix) ? std::string(what) : absl::StrCat(prefix, what);
 }
 
 void CloseDescriptors(std::vector<int>& fds) {

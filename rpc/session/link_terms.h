@@ -1,10 +1,12 @@
 #pragma once
 // What both ends of the handshake share: checks of what the peer says, and the pieces of a
 // LinkSetup.
+#include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "rpc/base/unique_fd.h"
 #include "rpc/session/address.h"
 #include "rpc/session/engine.h"
@@ -25,6 +27,9 @@ LinkSetup MakeSetup(fabric::Fabric* fabric, LinkId id, fabric::Side side, const 
 // For the setup thread: abandons a link that was prepared and returns its number.
 absl::AnyInvocable<bool() &&> GiveUp(Engine& engine, fabric::Fabric* fabric, LinkId id,
                                      bool prepared);
+
+// `what` went wrong with that transport, which is named once: fabrics mostly say their name.
+std::string NamedOnce(absl::string_view transport, absl::string_view what);
 
 // Closes all, keeps their count.
 void CloseDescriptors(std::vector<int>& fds);

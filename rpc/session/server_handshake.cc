@@ -246,8 +246,7 @@ void ServerHandshake::OnOpened(Opened result) {
 }
 
 void ServerHandshake::ReplyTransportFailed(const absl::Status& why) {
-  listener_->LogFailure(peer_,
-                        absl::UnavailableError(absl::StrCat(open_.transport, ": ", why.message())));
+  listener_->LogFailure(peer_, absl::UnavailableError(NamedOnce(open_.transport, why.message())));
   wire::OpenMessage reply;
   reply.transport = open_.transport;
   reply.status = why;

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "rpc/base/log.h"
 #include "rpc/session/address.h"
@@ -233,6 +235,13 @@ TEST_CASE("an engine's maximum of links is a typed refusal", "[bootstrap]") {
 
 TEST_CASE("a transport's maximum of links is a typed refusal where no other works", "[bootstrap]") {
   const absl::Status full = absl::ResourceExhaustedError("fast: the limit of 7 links is reached");
+  std::mutex mutex;
+  std::string log;
+  SetLogSink([&](LogLevel, absl::string_view line) {
+    const std::lock_guard lock(mutex);
+    absl::StrAppend(&log, line, "\n");
+  });
+  const absl::Cleanup no_sink = [] { SetLogSink({}); };
   Pair pair;
   SECTION("the server's") { pair.server.Fake("fast")->faults.prepare_server = full; }
   SECTION("the client's") { pair.client.Fake("fast")->faults.prepare_client = full; }
@@ -240,8 +249,15 @@ TEST_CASE("a transport's maximum of links is a typed refusal where no other work
   fast_only.transports = {"fast"};
   const auto refused = pair.Connect(fast_only);
   CHECK(refused.status().code() == StatusCode::kResourceExhausted);
-  CHECK(Says(refused.status(), "7 links"));
+  CHECK(Says(refused.status(), "fast: the limit of 7 links"));
+  CHECK_FALSE(Says(refused.status(), "fast: fast"));
   CheckNothingLeft(pair, 0);
+  {
+    const std::lock_guard lock(mutex);
+    CHECK(log.find("fast: fast") == std::string::npos);
+    const bool servers = pair.server.Fake("fast")->faults.prepare_server == full;
+    CHECK((log.find("failed: fast: the limit of 7 links") != std::string::npos) == servers);
+  }
   // Who may use another gets it, and the reason.
   const auto link = pair.Connect();
   REQUIRE(link.ok());
