@@ -52,8 +52,8 @@ class Table {
     OverTcp();
     Measure({"staging in shared host memory, by hand", 2, 0}, Fetch("shm", true));
     Measure({"direct peer copy", 1, 0}, Fetch("shm", false));
-    Measure({"staged RDMA", 3, 0}, Fetch("verbs", true));
-    Measure({"GPUDirect RDMA", 1, 0}, Fetch("verbs", false));
+    Measure({"staged RDMA, by hand", 3, 0}, FetchByHand("verbs"));
+    Measure({"GPUDirect RDMA", 1, 0}, Fetch("verbs", false, Path::kGdrRead));
     Make(true);
     Measure({"staging in shared host memory, memory of a pool", 2, 0}, Fetch("shm", false));
   }
@@ -107,13 +107,27 @@ class Table {
                                                  .set_default_timeout(absl::Seconds(60)));
   }
 
-  Transfer Fetch(const char* transport, bool staged) {
+  // Host memory at both ends, of which neither is copied before all of it is there.
+  Transfer FetchByHand(const char* transport) {
     const ::paths::Owner::Stub stub(channel(transport));
-    return [this, stub, staged]() -> absl::StatusOr<std::string> {
+    return [this, stub]() -> absl::StatusOr<std::string> {
+      ::paths::Way way;
+      way.set_staged(true);
+      VERBENA_ASSIGN_OR_RETURN(auto given, stub.Give(way).Get());
+      auto call = given.Fetch(given->tensor());
+      VERBENA_ASSIGN_OR_RETURN(const Tensor host, call.Get());
+      gpu_test::CopyNow(to_, into_.mutable_data(), host.data(), bytes_);
+      return std::string(PathName(call.report().path));
+    };
+  }
+
+  Transfer Fetch(const char* transport, bool staged, Path require = Path::kNone) {
+    const ::paths::Owner::Stub stub(channel(transport));
+    return [this, stub, staged, require]() -> absl::StatusOr<std::string> {
       ::paths::Way way;
       way.set_staged(staged);
       VERBENA_ASSIGN_OR_RETURN(auto given, stub.Give(way).Get());
-      auto call = given.Fetch(given->tensor(), Placement::Into(into_));
+      auto call = given.Fetch(given->tensor(), Placement::Into(into_).RequirePath(require));
       VERBENA_RETURN_IF_ERROR(call.Get().status());
       return std::string(PathName(call.report().path));
     };
