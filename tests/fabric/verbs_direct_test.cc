@@ -159,6 +159,46 @@ TEST_CASE("a registration that finds no room now is tried again for the next lea
   CHECK(ReadKey(d.Lease({2, 1}))->source == Source::kDevice);
 }
 
+TEST_CASE("memory of a kind that is not exported is asked for once, and other memory is reached",
+          "[verbs][gdr]") {
+  FakeDmaBuf nic;
+  DirectRig d(Rungs()[1], 34);
+  const RemoteKey key = d.Lease();
+  CHECK(FakeDmaBuf::asked == 1);
+  d.to.RefuseExports(absl::UnimplementedError("memory of a pool"));
+  for (int round = 0; round < 2; ++round) {
+    d.Blank();
+    d.ReadAll(key);
+    REQUIRE(d.pair.Until([&] { return d.Done() == DeviceRig::kChunks; }));
+    CHECK(d.Arrived());
+    CHECK(d.AllBy(kStaged));
+  }
+  d.to.RefuseExports(absl::OkStatus());
+  d.Read(0, key);  // the same memory: not asked for again
+  const auto other = contract::MakeFake(d.to, DeviceRig::kChunk);
+  const LocalPiece piece{&d.to, other->base(), DeviceRig::kChunk};
+  d.pair.client_events.reads.clear();
+  d.pair.client().Read({50, 1}, kLink, ReaderLane(), key, 0, {&piece, 1});
+  REQUIRE(d.pair.Until([&] { return d.Done() == 2; }));
+  CHECK(d.pair.client_events.paths[ReadSlot{0, 1}.word()] == kStaged);
+  CHECK(d.pair.client_events.paths[ReadSlot{50, 1}.word()] == kGdr);
+}
+
+TEST_CASE("library memory that is being read into is not let go of", "[verbs][gdr]") {
+  FakeDmaBuf nic;
+  DirectRig d(Rungs()[1], 36);
+  const RemoteKey key = d.Lease();
+  memory::FakeStream stream;
+  stream.Launch([] {});
+  d.Read(0, key, ::verbena::Path::kNone, {&stream});
+  d.pair.Settle();
+  CHECK(absl::IsFailedPrecondition(memory::UnregisterRegion(d.target->buffer_id())));
+  stream.Finish();
+  REQUIRE(d.pair.Until([&] { return d.Done() == 1; }));
+  CHECK(memory::UnregisterRegion(d.target->buffer_id()).ok());
+  CHECK(DeviceBytesOf(d.to).registered == 0);
+}
+
 TEST_CASE("what a device has of address space bounds what is registered, and the unused goes first",
           "[verbs][gdr]") {
   FakeDmaBuf nic;

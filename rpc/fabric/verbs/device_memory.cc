@@ -87,7 +87,11 @@ void GiveBack(const Taken& taken) {
 absl::StatusOr<ibv_mr*> ByDmaBuf(ibv_pd* pd, memory::Device& device, const memory::Extent& extent,
                                  const std::byte* data, size_t bytes, int access) {
   const absl::StatusOr<memory::Export> made = device.ExportTo(extent, memory::ExportWay::kDmaBuf);
-  if (!made.ok()) return made.status();
+  if (!made.ok()) {
+    // Of this memory: others of the device may well be exported.
+    const bool of_memory = absl::IsUnimplemented(made.status());
+    return of_memory ? absl::FailedPreconditionError(made.status().message()) : made.status();
+  }
   const absl::Cleanup close_descriptor = [&made] {
     if (made->fd >= 0) close(made->fd);
   };
@@ -160,7 +164,7 @@ absl::StatusOr<ibv_mr*> RegisterDevice(ibv_pd* pd, memory::Device& device,
   const memory::NicFacts facts = nic->nic_facts();
   const bool writes = (access & IBV_ACCESS_LOCAL_WRITE) != 0;
   if (writes && !facts.writable) {
-    return absl::UnimplementedError(
+    return absl::FailedPreconditionError(
         "what a NIC writes there cannot be flushed, and is not seen in order");
   }
   const Taken taken{&device, UnitsOf(data, bytes)};

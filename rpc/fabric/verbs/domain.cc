@@ -59,11 +59,7 @@ absl::StatusOr<std::unique_ptr<memory::Registration>> Domain::Register(const mem
 absl::Status Domain::Unregister(std::unique_ptr<memory::Registration>& registration) {
   auto* const memory = static_cast<Memory*>(registration.get());
   if (memory->device_ != nullptr) {
-    if (InUse(*memory->device_, memory->buffer_id_)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("READs of ", device_.name(), " write into it"));
-    }
-    DropUnused(*memory->device_, memory->buffer_id_);
+    if (absl::Status ended = EndDevice(*memory); !ended.ok()) return ended;
     registration.reset();
     return absl::OkStatus();
   }

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -35,6 +36,7 @@ class Domain final : public memory::Registrar {
     // Of a device's memory, of which the domain is to hear when it ends.
     explicit Memory(const memory::Region& region) : Memory(nullptr, region.extent()) {
       device_ = &region.device();
+      allocated_ = region.kind() != memory::RegionKind::kForeign;
     }
     ibv_mr* mr() const { return mr_; }
 
@@ -46,7 +48,8 @@ class Domain final : public memory::Registrar {
     const size_t bytes_;
     const uint64_t buffer_id_;
     memory::Device* device_ = nullptr;
-    uint64_t used_ = 0;  // device memory: when it was used last
+    bool allocated_ = false;  // by the library, which frees it when it has ended here
+    uint64_t used_ = 0;       // device memory: when it was used last
     std::atomic<uint32_t> pins_{0};
   };
   // Keeps a registration while a lease or a READ needs it. Move-only; any thread.
@@ -94,15 +97,17 @@ class Domain final : public memory::Registrar {
   // refusal of each kind is said in the log; the caller has the memory go by way of the host's.
   //
   // False: never, as is known by now. Any thread; a lock.
-  bool MayReach(memory::Device& device) const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool MayReach(memory::Device& device, bool write) const ABSL_LOCKS_EXCLUDED(mutex_);
   // For one lease; as RegisterRange. FAILED_PRECONDITION: it lies in several mappings. Setup thread
   // only.
-  absl::StatusOr<ibv_mr*> LeaseDevice(memory::Device& device, const std::byte* data, size_t bytes)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<ibv_mr*> LeaseDevice(const memory::Region& region, const std::byte* data,
+                                      size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // For READs into an allocation, or a mapping, as it is described now: what is kept for it. None:
   // have it registered. Any thread; a lock.
   Pin FindDevice(memory::Device& device, const memory::Extent& extent) const
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether that was tried, and this memory is of a kind that no NIC takes. Any thread; a lock.
+  bool IsRefused(const memory::Extent& extent) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Kept until the allocation ends, as far as is heard, or another needs its room. Setup thread
   // only.
   absl::StatusOr<Pin> RegisterDestination(memory::Device& device, const memory::Extent& extent)
@@ -127,8 +132,11 @@ class Domain final : public memory::Registrar {
                                    absl::FunctionRef<absl::StatusOr<ibv_mr*>()> make)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void DropStale(memory::Device& device, const memory::Extent& extent) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool DropUnused(memory::Device& device, uint64_t buffer_id) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool InUse(memory::Device& device, uint64_t buffer_id) const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool DropUnused(memory::Device& device, const memory::Extent* ended) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool InUse(memory::Device& device, const memory::Extent& extent) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // FAILED_PRECONDITION: it is being read into.
+  absl::Status EndDevice(const Memory& memory) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Device& device_;
   const Revocation revocation_;
@@ -138,6 +146,7 @@ class Domain final : public memory::Registrar {
   std::map<std::pair<memory::Device*, std::byte*>, std::unique_ptr<Memory>> by_device_
       ABSL_GUARDED_BY(mutex_);
   std::map<memory::Device*, Refusal> refusals_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<uint64_t> refused_ ABSL_GUARDED_BY(mutex_);  // by buffer id
   std::map<const std::byte*, Memory*> by_base_ ABSL_GUARDED_BY(mutex_);
 };
 

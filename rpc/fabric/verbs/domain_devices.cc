@@ -9,11 +9,23 @@
 #include "rpc/base/log.h"
 #include "rpc/fabric/verbs/device_memory.h"
 #include "rpc/fabric/verbs/domain.h"
+#include "rpc/memory/device_regions.h"
 
 namespace verbena::fabric::verbs {
+namespace {
 
-bool Domain::MayReach(memory::Device& device) const {
-  if (memory::NicAccessOf(device) == nullptr) return false;
+// Allocations that are known not to be registrable. Beyond, all are tried once more.
+constexpr size_t kRefusedMax = 1024;
+
+bool Within(const std::byte* address, const memory::Extent& extent) {
+  return address >= extent.base && address < extent.base + extent.bytes;
+}
+
+}  // namespace
+
+bool Domain::MayReach(memory::Device& device, bool write) const {
+  const memory::NicAccess* const nic = memory::NicAccessOf(device);
+  if (nic == nullptr || (write && !nic->nic_facts().writable)) return false;
   absl::MutexLock lock(&mutex_);
   const auto it = refusals_.find(&device);
   return it == refusals_.end() || !it->second.final;
@@ -36,13 +48,15 @@ void Domain::NoteRefusal(memory::Device& device, const absl::Status& why) {
 absl::StatusOr<ibv_mr*> Domain::WithRoom(memory::Device& device,
                                          absl::FunctionRef<absl::StatusOr<ibv_mr*>()> make) {
   absl::StatusOr<ibv_mr*> made = make();
-  while (absl::IsResourceExhausted(made.status()) && DropUnused(device, 0)) made = make();
+  while (absl::IsResourceExhausted(made.status()) && DropUnused(device, nullptr)) made = make();
   if (!made.ok()) NoteRefusal(device, made.status());
   return made;
 }
 
-absl::StatusOr<ibv_mr*> Domain::LeaseDevice(memory::Device& device, const std::byte* data,
+absl::StatusOr<ibv_mr*> Domain::LeaseDevice(const memory::Region& region, const std::byte* data,
                                             size_t bytes) {
+  memory::Device& device = region.device();
+  if (!memory::StillThere(region)) return absl::NotFoundError("memory that was freed");
   const absl::StatusOr<std::vector<memory::Extent>> extents = device.Describe(data, bytes);
   if (!extents.ok()) return extents.status();
   if (extents->size() != 1) {
@@ -51,6 +65,11 @@ absl::StatusOr<ibv_mr*> Domain::LeaseDevice(memory::Device& device, const std::b
   return WithRoom(device, [&] {
     return RegisterDevice(pd_, device, extents->front(), data, bytes, IBV_ACCESS_REMOTE_READ);
   });
+}
+
+bool Domain::IsRefused(const memory::Extent& extent) const {
+  absl::MutexLock lock(&mutex_);
+  return refused_.contains(extent.buffer_id);
 }
 
 Domain::Pin Domain::FindDevice(memory::Device& device, const memory::Extent& extent) const {
@@ -70,7 +89,14 @@ absl::StatusOr<Domain::Pin> Domain::RegisterDestination(memory::Device& device,
   const absl::StatusOr<ibv_mr*> made = WithRoom(device, [&] {
     return RegisterDevice(pd_, device, extent, extent.base, extent.bytes, IBV_ACCESS_LOCAL_WRITE);
   });
-  if (!made.ok()) return made.status();
+  if (!made.ok()) {
+    if (!absl::IsResourceExhausted(made.status())) {
+      absl::MutexLock lock(&mutex_);
+      if (refused_.size() >= kRefusedMax) refused_.clear();
+      refused_.insert(extent.buffer_id);
+    }
+    return made.status();
+  }
   auto memory = std::make_unique<Memory>(*made, extent);
   bool taken = false;
   {
@@ -97,8 +123,8 @@ void Domain::DropStale(memory::Device& device, const memory::Extent& extent) {
   DeregisterDevice(stale->mr());  // milliseconds, for which no reactor waits
 }
 
-// The one that was used longest ago, or that of `buffer_id`. False: none that nobody uses.
-bool Domain::DropUnused(memory::Device& device, uint64_t buffer_id) {
+// The one that was used longest ago, or one within `ended`. False: none that nobody uses.
+bool Domain::DropUnused(memory::Device& device, const memory::Extent* ended) {
   std::unique_ptr<Memory> dropped;
   {
     absl::MutexLock lock(&mutex_);
@@ -106,7 +132,7 @@ bool Domain::DropUnused(memory::Device& device, uint64_t buffer_id) {
     for (auto it = by_device_.begin(); it != by_device_.end(); ++it) {
       const Memory& memory = *it->second;
       if (it->first.first != &device || memory.pins_.load(std::memory_order_acquire) > 0) continue;
-      if (buffer_id != 0 && memory.buffer_id_ != buffer_id) continue;
+      if (ended != nullptr && !Within(memory.base_, *ended)) continue;
       if (drop == by_device_.end() || memory.used_ < drop->second->used_) drop = it;
     }
     if (drop == by_device_.end()) return false;
@@ -117,10 +143,20 @@ bool Domain::DropUnused(memory::Device& device, uint64_t buffer_id) {
   return true;
 }
 
-bool Domain::InUse(memory::Device& device, uint64_t buffer_id) const {
+// By its addresses: a device may number what it describes otherwise than what it allocates.
+absl::Status Domain::EndDevice(const Memory& memory) {
+  const memory::Extent ended{memory.base_, memory.bytes_, 0};
+  while (DropUnused(*memory.device_, &ended)) {
+  }
+  // What a user has freed may be somebody's again by now, who reads into it.
+  if (!memory.allocated_ || !InUse(*memory.device_, ended)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("READs of ", device_.name(), " write into it"));
+}
+
+bool Domain::InUse(memory::Device& device, const memory::Extent& extent) const {
   absl::MutexLock lock(&mutex_);
   return std::any_of(by_device_.begin(), by_device_.end(), [&](const auto& entry) {
-    return entry.first.first == &device && entry.second->buffer_id_ == buffer_id &&
+    return entry.first.first == &device && Within(entry.second->base_, extent) &&
            entry.second->pins_.load(std::memory_order_acquire) > 0;
   });
 }

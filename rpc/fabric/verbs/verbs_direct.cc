@@ -15,7 +15,7 @@ namespace verbena::fabric::verbs {
 
 void VerbsFabric::ReadIntoDevice(ReadId id, ReadRecord& read, absl::Span<const LocalPiece> pieces) {
   const bool may = std::all_of(pieces.begin(), pieces.end(), [this](const LocalPiece& piece) {
-    return piece.device->host_accessible() || domain_->MayReach(*piece.device);
+    return piece.device->host_accessible() || domain_->MayReach(*piece.device, true);
   });
   if (!may || !options_.gpu_direct) return StageRead(id, read, pieces);
   std::vector<Unreached> unreached;
@@ -67,6 +67,8 @@ bool VerbsFabric::PlaceDirect(ReadRecord& read, absl::Span<const LocalPiece> pie
           static_cast<size_t>(std::min<const std::byte*>(end, extent.base + extent.bytes) - data);
       if (Domain::Pin pin = domain_->FindDevice(*piece.device, extent)) {
         if (known) place(data, bytes, std::move(pin));
+      } else if (domain_->IsRefused(extent)) {
+        return unreached.clear(), false;
       } else {
         known = false;
         unreached.push_back({piece.device, extent});

@@ -67,7 +67,7 @@ void VerbsFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Regi
   record.bytes = bytes;
   memory::Device& device = region->device();
   if (!device.host_accessible()) {
-    if (options_.gpu_direct && domain_->MayReach(device)) {
+    if (options_.gpu_direct && domain_->MayReach(device, false)) {
       return RegisterLease(slot, record, *link, region);
     }
     return CopyLease(slot, record, *link, region);
@@ -116,7 +116,7 @@ void VerbsFabric::RegisterLease(LeaseSlot slot, LeaseRecord& record, Link& link,
            of_device]() -> Inbox::News {
     absl::StatusOr<ibv_mr*> made = of_device == nullptr
                                        ? domain->RegisterRange(data, bytes, true)
-                                       : domain->LeaseDevice(of_device->device(), data, bytes);
+                                       : domain->LeaseDevice(*of_device, data, bytes);
     return [this, slot, id, made = std::move(made), of_device] {
       OnLeaseRegistered(slot, id, made, of_device);
     };
