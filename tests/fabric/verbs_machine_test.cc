@@ -84,6 +84,9 @@ TEST_CASE("each convention of verbs calls becomes a Status", "[verbs][machine]")
   CHECK(ErrnoReturned("ibv_modify_qp", 0).ok());
   CHECK(ErrnoReturned("ibv_modify_qp", EINVAL).code() == absl::StatusCode::kInvalidArgument);
   CHECK(ErrnoReturned("ibv_modify_qp", -EACCES).code() == absl::StatusCode::kPermissionDenied);
+  // What a peer's address that nobody answers for gives.
+  CHECK(ErrnoReturned("ibv_modify_qp", ETIMEDOUT).code() == absl::StatusCode::kUnavailable);
+  CHECK(ErrnoReturned("ibv_modify_qp", EHOSTUNREACH).code() == absl::StatusCode::kUnavailable);
   errno = ENODEV;
   CHECK(ErrnoReturned("ibv_modify_qp", -1).code() == absl::StatusCode::kUnavailable);
   CHECK(ErrnoSet("ibv_query_gid", 0).ok());

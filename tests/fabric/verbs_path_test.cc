@@ -123,6 +123,26 @@ TEST_CASE("RoCE packets go by GID, from subnet to subnet", "[verbs][path]") {
   CHECK_FALSE(EndOf(here).grh);  // there it goes without saying
 }
 
+TEST_CASE("an address that is no single port's is refused", "[verbs][path]") {
+  const PortAddress four = Port("::ffff:10.0.1.1", 0, true), six = Port("fd00::1", 0, true);
+  const auto refusal = [](const PortAddress& port, const char* gid) {
+    QueuePairEnd peer = EndOf(port);
+    REQUIRE(inet_pton(AF_INET6, gid, peer.gid.data()) == 1);
+    return Refusal(port, peer);
+  };
+  CHECK(refusal(four, "::ffff:224.0.0.1") ==
+        "verbs: the peer's address is ::ffff:224.0.0.1, which is no port's: multicast or reserved");
+  CHECK_THAT(refusal(four, "::ffff:255.255.255.255"), ContainsSubstring("multicast or reserved"));
+  CHECK_THAT(refusal(four, "::ffff:0.0.0.0"), ContainsSubstring("unspecified"));
+  CHECK_THAT(refusal(six, "ff02::1"), ContainsSubstring("multicast"));
+  CHECK_THAT(refusal(six, "::"), ContainsSubstring("unspecified"));
+  // That of the machine's own loopback interface, as no other is sure to be there.
+  CHECK_THAT(refusal(four, "::ffff:127.255.255.255"), ContainsSubstring("broadcast"));
+  PortAddress old = six;
+  old.roce_version = 1;
+  CHECK_THAT(refusal(old, "ff02::1"), ContainsSubstring("multicast"));
+}
+
 TEST_CASE("another link layer or RoCE version is refused, naming both", "[verbs][path]") {
   const PortAddress roce = Port("::ffff:10.0.1.1", 0, true);
   CHECK(Refusal(Port(kHere, 7), EndOf(roce)) ==

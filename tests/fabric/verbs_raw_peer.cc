@@ -34,7 +34,7 @@ std::unique_ptr<QueuePair> MakePair(const QueuePairOptions& options) {
 
 }  // namespace
 
-RawPeer::RawPeer(VerbsFabric& fabric, LinkId link, bool start)
+RawPeer::RawPeer(VerbsFabric& fabric, LinkId link, bool start, size_t receives)
     : fabric_(fabric), link_(link), port_(TestPort()), memory_(kBytes) {
   ibv_context* const context = port_.device->context();
   pd_ = ibv_alloc_pd(context);
@@ -43,7 +43,7 @@ RawPeer::RawPeer(VerbsFabric& fabric, LinkId link, bool start)
   mr_ = ibv_reg_mr(pd_, memory_.data(), kBytes, access);
   REQUIRE((pd_ != nullptr && cq_ != nullptr && mr_ != nullptr));
   control_ = MakePair(OptionsOf(port_, pd_, cq_));
-  for (size_t i = 0; i < 32; ++i) {  // for what the fabric says
+  for (size_t i = 0; i < receives; ++i) {  // for what the fabric says
     ibv_sge piece = Piece(kBytes / 2 + i * 8192, 8192);
     ibv_recv_wr work = {};
     work.sg_list = &piece;

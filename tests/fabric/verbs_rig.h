@@ -83,8 +83,8 @@ struct Rig {
 // nobody honest would.
 class RawPeer {
  public:
-  // Connects a control lane, and the fabric starts the link.
-  RawPeer(VerbsFabric& fabric, LinkId link, bool start = true);
+  // Connects a control lane, and the fabric starts the link. `receives`: what it posts for frames.
+  RawPeer(VerbsFabric& fabric, LinkId link, bool start = true, size_t receives = 32);
   ~RawPeer();
   RawPeer(const RawPeer&) = delete;
   RawPeer& operator=(const RawPeer&) = delete;

@@ -33,6 +33,9 @@ absl::StatusCode CodeOf(int error) {
     case ENODEV:
     case ENXIO:
     case ENETDOWN:
+    case ENETUNREACH:
+    case EHOSTUNREACH:
+    case ETIMEDOUT:
       return absl::StatusCode::kUnavailable;
     default:
       return absl::StatusCode::kInternal;

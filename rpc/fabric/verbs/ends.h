@@ -91,6 +91,9 @@ struct ControlEnd final : End {
   std::array<uint32_t, kRing> held{};  // by number: the buffer that its completion gives back
   uint32_t acquired = 0;               // buffers that are being filled
   uint32_t unsignalled = 0;            // posted since the last that says when it is done
+  // Of a peer that takes nothing: what it had not taken at a time when buffers were wanted.
+  uint32_t watched = 0;
+  int64_t watched_ns = 0;
 };
 
 // One Read: a work request, or several where its destination has many pieces.

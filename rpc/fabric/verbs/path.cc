@@ -1,10 +1,15 @@
 #include "rpc/fabric/verbs/path.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "rpc/base/unique_fd.h"
 #include "rpc/fabric/verbs/gid_choice.h"
 
 namespace verbena::fabric::verbs {
@@ -38,8 +43,36 @@ absl::Status CheckInfiniBand(const PortAddress& port, const QueuePairEnd& peer) 
   return absl::OkStatus();
 }
 
-// Soft-RoCE, for one, says no more of it than "invalid".
+// The routing table knows; a socket that is not to broadcast is refused such an address.
+bool IsBroadcast(const uint8_t* ipv4) {
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(4791);  // RoCE v2; nothing is sent
+  memcpy(&to.sin_addr, ipv4, sizeof to.sin_addr);
+  const UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return fd && connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) != 0 &&
+         errno == EACCES;
+}
+
+// Empty: it may be a port's.
+absl::string_view WhyNoPort(const GidBytes& gid, uint8_t roce_version) {
+  if (gid == GidBytes{}) return "unspecified";
+  if (gid[0] == 0xff) return "multicast";
+  if (roce_version != 2 || !IsIpv4(gid)) return "";
+  const uint8_t* const ipv4 = gid.data() + 12;
+  if (ipv4[0] == 0) return "unspecified";
+  if (ipv4[0] >= 224) return "multicast or reserved";
+  return IsBroadcast(ipv4) ? "broadcast" : "";
+}
+
+// Soft-RoCE, for one, says no more of it than "invalid". With packets to several ports it keeps
+// whoever destroys the queue pair waiting for most of a minute.
 absl::Status CheckRoce(const PortAddress& port, const QueuePairEnd& peer) {
+  const absl::string_view why = WhyNoPort(peer.gid, port.roce_version);
+  if (!why.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "verbs: the peer's address is ", GidText(peer.gid), ", which is no port's: ", why));
+  }
   GidBytes mine;
   memcpy(mine.data(), port.gid.raw, mine.size());
   if (port.roce_version != 2 || IsIpv4(mine) == IsIpv4(peer.gid)) return absl::OkStatus();

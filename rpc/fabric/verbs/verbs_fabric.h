@@ -214,6 +214,8 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   absl::StatusOr<PortAddress> PortNow();
   absl::StatusOr<PortAddress> PortTo(const std::optional<GidBytes>& peer);
   void AdoptLane(LinkId link, uint64_t serial, Lane lane, std::unique_ptr<QueuePair> pair);
+  template <class LaneEnd>
+  void Replace(LaneEnd*& newest, LaneEnd* by);
   void DestroyLater(OwnedPair owned);
   void ForgetSetup(LinkId link);
   // The job runs on the setup thread; what it returns runs in a later poll.
@@ -242,6 +244,7 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   bool Holds(uint32_t qp_number);
   void WantBuffer(Link& link);
   void OfferBuffers();
+  void EndDeaf();
 
   // READs (verbs_reads.cc)
   ReaderEnd* UpReader(LinkId link, Lane lane);
@@ -388,7 +391,8 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   DeviceCopies copies_;                  // ends before what it copies to
   Events events_;
   uint64_t polls_ = 0;
-  bool sendable_ = false;  // a buffer or a place in a send queue came back
+  bool sendable_ = false;     // a buffer or a place in a send queue came back
+  int64_t next_look_ns_ = 0;  // for peers that take nothing
   FabricCounters counters_;
   std::array<ibv_wc, 32> stash_;  // found while arming
   int stashed_ = 0;

@@ -18,6 +18,10 @@ namespace {
 constexpr uint32_t kFrameBytesMin = 8;
 // How long the peer's NIC may take to acknowledge a link's last frames before they are given up.
 const int64_t kByeNs = int64_t{50'000'000} * kSlowdown;
+// How long a peer may keep buffers that others want. Too short ends links to a machine that stands
+// still for a moment; as long as this, the others' frames wait.
+const int64_t kDeafNs = int64_t{1'000'000'000} * kSlowdown;
+constexpr uint32_t kNoBuffer = ControlEnd::kNoBuffer;
 
 }  // namespace
 
@@ -378,6 +382,36 @@ void VerbsFabric::OfferBuffers() {
     events_.Sendable(id);
     return true;
   });
+}
+
+// A device asks a peer that posts no receives again for ever, and keeps the frames meanwhile. Where
+// others want buffers and none is left, such a peer's link ends: all that it held when it was first
+// looked at must be taken within kDeafNs.
+void VerbsFabric::EndDeaf() {
+  const int64_t now_ns = SteadyNs();
+  if (now_ns < next_look_ns_) return;
+  next_look_ns_ = now_ns + kDeafNs / 16;
+  for (const std::unique_ptr<Link>& link : links_) {
+    if (link == nullptr || link->closing) continue;
+    ControlEnd& end = *link->control;
+    uint32_t newest = end.posted;
+    // What is inline holds none, and may be done without having said so.
+    while (newest != end.completed && end.held[(newest - 1) % ControlEnd::kRing] == kNoBuffer) {
+      --newest;
+    }
+    if (newest == end.completed) continue;
+    const uint32_t left = end.watched - end.completed;
+    if (left == 0 || left > end.outstanding()) {  // taken, however long ago
+      end.watched = newest;
+      end.watched_ns = now_ns;
+    } else if (now_ns - end.watched_ns > kDeafNs) {
+      BeginDown(*link,
+                absl::UnavailableError(absl::StrCat(
+                    "verbs: the peer has not taken ", newest - end.completed, " frames for ",
+                    kDeafNs / 1'000'000, " ms, and others need their buffers")),
+                false);
+    }
+  }
 }
 
 }  // namespace verbena::fabric::verbs

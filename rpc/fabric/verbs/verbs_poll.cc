@@ -47,7 +47,10 @@ bool VerbsFabric::Poll(EventSink& sink) {
   if (!owners_.empty()) PostOwned();
   if (!byes_.empty()) CheckByes();
   if (!draining_.empty()) CheckDraining();
-  if (sendable_ && !want_buffer_.empty()) OfferBuffers();
+  if (!want_buffer_.empty()) {
+    OfferBuffers();
+    if (sends_->empty()) EndDeaf();
+  }
   if (!events_.empty()) {
     any = true;
     Deliver(sink);
@@ -118,8 +121,8 @@ void VerbsFabric::Deliver(EventSink& sink) {
 bool VerbsFabric::HasLater() const {
   return !events_.empty() || inbox_->any() || !chained_.empty() || !started_.empty() ||
          !byes_.empty() || !draining_.empty() || !owners_.empty() || stashed_ > 0 ||
-         (sendable_ && !want_buffer_.empty()) || receives_->MustRepost() || copies_.busy() ||
-         !uncopied_.empty() || !lease_copies_.empty() || !want_stream_.empty() ||
+         (!want_buffer_.empty() && (sendable_ || sends_->empty())) || receives_->MustRepost() ||
+         copies_.busy() || !uncopied_.empty() || !lease_copies_.empty() || !want_stream_.empty() ||
          (!readers_.empty() && !read_pace_.full());
 }
 

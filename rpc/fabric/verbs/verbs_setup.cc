@@ -244,6 +244,12 @@ absl::Status VerbsFabric::CompleteLane(LinkId id, Lane lane, Offer peer) {
                                                    " generation ", blob->generation, ", expected ",
                                                    lane.index, " generation ", lane.generation));
   }
+  // READs of such a lane would wait for ever, and keep those of other links from being posted.
+  const bool reader = lane.role == LaneRole::kReader;
+  if ((reader ? blob->end.read_depth_in : blob->end.read_depth_out) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("verbs: an offer of a lane whose end ",
+                                                   reader ? "answers" : "has", " 0 READs"));
+  }
   std::unique_ptr<QueuePair> pair;
   uint64_t serial = 0;
   {
@@ -268,6 +274,14 @@ absl::Status VerbsFabric::CompleteLane(LinkId id, Lane lane, Offer peer) {
   return status;
 }
 
+// A predecessor that nobody broke would be in nobody's hands: a peer that offers one after the
+// other would gather queue pairs here.
+template <class LaneEnd>
+void VerbsFabric::Replace(LaneEnd*& newest, LaneEnd* by) {
+  if (newest != nullptr && newest->up()) FailEnd(*newest);
+  newest = by;
+}
+
 void VerbsFabric::AdoptLane(LinkId id, uint64_t serial, Lane lane,
                             std::unique_ptr<QueuePair> pair) {
   OwnedPair owned;
@@ -281,11 +295,11 @@ void VerbsFabric::AdoptLane(LinkId id, uint64_t serial, Lane lane,
   if (lane.generation <= newest) return DestroyLater(std::move(owned));
   if (lane.role == LaneRole::kReader) {
     auto end = std::make_unique<ReaderEnd>(id, lane, std::move(owned), sizes_.bulk_work);
-    link->readers[lane.index] = end.get();
+    Replace(link->readers[lane.index], end.get());
     AddEnd(*link, std::move(end));
   } else {
     auto end = std::make_unique<OwnerEnd>(id, lane, std::move(owned), sizes_.bulk_work);
-    link->owners[lane.index] = end.get();
+    Replace(link->owners[lane.index], end.get());
     AddEnd(*link, std::move(end));
   }
 }
