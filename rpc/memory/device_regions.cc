@@ -107,9 +107,16 @@ RegionRef JoinRegions(std::vector<RegionRef> parts) {
   return std::make_shared<JoinedRegion>(extent, std::move(parts));
 }
 
+absl::Span<const RegionRef> PartsOf(const Region& region) {
+  if (region.kind() != RegionKind::kForeign) return {};
+  const auto* const joined = dynamic_cast<const JoinedRegion*>(&region);
+  return joined == nullptr ? absl::Span<const RegionRef>() : joined->parts();
+}
+
 bool StillThere(const Region& region) {
-  if (const auto* const joined = dynamic_cast<const JoinedRegion*>(&region)) {
-    return std::all_of(joined->parts().begin(), joined->parts().end(),
+  const absl::Span<const RegionRef> parts = PartsOf(region);
+  if (!parts.empty()) {
+    return std::all_of(parts.begin(), parts.end(),
                        [](const RegionRef& part) { return StillThere(*part); });
   }
   if (region.device().host_accessible() || region.kind() != RegionKind::kForeign) return true;

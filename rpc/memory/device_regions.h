@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "rpc/memory/region.h"
 
 namespace verbena::memory {
@@ -20,9 +21,11 @@ inline constexpr size_t kDeviceRegionsMax = 1024;
 absl::StatusOr<std::vector<RegionRef>> DeviceRegions(Device& device, const std::byte* data,
                                                      size_t bytes);
 
-// One region over all of them, for memory that is sent as one: no process can be given it as one,
-// so it goes by way of stages.
+// One region over all of them, for memory that is sent as one. No process can be given it as one:
+// either each of its parts is leased, or it goes by way of stages.
 RegionRef JoinRegions(std::vector<RegionRef> parts);
+// In order, while `region` lives; empty where it was not joined. Any thread.
+absl::Span<const RegionRef> PartsOf(const Region& region);
 
 // Whether memory that a user allocated is what it was when the region was made: neither freed, nor
 // freed and allocated again. Of other memory that is so. A microsecond. Any thread.

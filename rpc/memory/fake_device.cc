@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -220,42 +221,46 @@ absl::StatusOr<Export> FakeDevice::ExportTo(const Extent& extent, ExportWay way)
   if (way != ExportWay::kMemfd && way != ExportWay::kHostPeer)
     return absl::UnimplementedError("a fake device exports memfds only");
   absl::MutexLock lock(&mutex_);
-  const auto it = memories_.find(reinterpret_cast<uintptr_t>(extent.base));
-  if (it == memories_.end() || it->second.buffer_id != extent.buffer_id) {
-    return absl::NotFoundError("no such extent on the fake device");
-  }
+  uint64_t offset = 0;
+  const Memory* const memory = PartOf(extent, offset);
+  if (memory == nullptr) return absl::NotFoundError("no such extent on the fake device");
   if (!no_exports_.ok()) return no_exports_;
   Export e;
-  e.bytes = it->second.bytes;
-  e.buffer_id = it->second.buffer_id;
+  e.offset = offset;
+  e.bytes = extent.bytes;
+  e.buffer_id = extent.buffer_id;
   e.hardware = hardware();
-  e.fd = fcntl(it->second.fd, F_DUPFD_CLOEXEC, 0);
+  e.fd = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0);
   if (e.fd < 0) return SystemError("duplicating a descriptor");
   return e;
 }
 
+const FakeDevice::Memory* FakeDevice::PartOf(const Extent& extent, uint64_t& offset) const {
+  const auto address = reinterpret_cast<uintptr_t>(extent.base);
+  const auto it = memories_.upper_bound(address);
+  if (it == memories_.begin()) return nullptr;
+  const auto& [base, memory] = *std::prev(it);
+  offset = address - base;
+  const bool second = memory.split != 0 && offset == memory.split;
+  const uint64_t id = second ? memory.second_id : memory.buffer_id;
+  return (second || offset == 0) && extent.buffer_id == id ? &memory : nullptr;
+}
+
 // Of a part of an allocation too, from the page on which it begins.
 absl::StatusOr<Export> FakeDevice::ExportDmaBuf(const Extent& extent) {
-  const auto address = reinterpret_cast<uintptr_t>(extent.base);
   absl::MutexLock lock(&mutex_);
   if (!nic_facts_.dma_buf) return absl::UnimplementedError("this fake device exports no dma-buf");
   if (!no_exports_.ok()) return no_exports_;
-  auto it = memories_.upper_bound(address);
-  if (it == memories_.begin()) return absl::NotFoundError("no such extent on the fake device");
-  const Memory& memory = (--it)->second;
-  const uint64_t offset = address - it->first;
-  const bool second = memory.split != 0 && offset == memory.split;
-  if (!(offset == 0 && extent.buffer_id == memory.buffer_id) &&
-      !(second && extent.buffer_id == memory.second_id)) {
-    return absl::NotFoundError("no such extent on the fake device");
-  }
+  uint64_t offset = 0;
+  const Memory* const memory = PartOf(extent, offset);
+  if (memory == nullptr) return absl::NotFoundError("no such extent on the fake device");
   Export e;
   e.way = ExportWay::kDmaBuf;
   e.bytes = extent.bytes;
   e.offset = offset;
   e.buffer_id = extent.buffer_id;
   e.hardware = hardware();
-  e.fd = fcntl(memory.fd, F_DUPFD_CLOEXEC, 0);
+  e.fd = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0);
   if (e.fd < 0) return SystemError("duplicating a descriptor");
   return e;
 }

@@ -103,6 +103,9 @@ class FakeDevice final : public Device, public NicAccess {
   absl::StatusOr<std::byte*> Map(int fd, uint64_t offset, size_t bytes, bool writable,
                                  uint64_t buffer_id);
   void Unmap(std::byte* base);
+  // Of which allocation it is, whole or one of two parts, and where in that; null: of none.
+  const Memory* PartOf(const Extent& extent, uint64_t& offset) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Export> ExportDmaBuf(const Extent& extent);
 
   const ::verbena::Device where_;

@@ -1,9 +1,13 @@
 #include "rpc/session/departure.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "rpc/base/limits.h"
+#include "rpc/memory/device_regions.h"
 #include "rpc/memory/pool.h"
 #include "rpc/session/engine_impl.h"
 #include "rpc/session/link_impl.h"
@@ -58,14 +62,42 @@ absl::Status Departure::Capture(const Outgoing& message, const absl::Status* sta
             absl::StrCat("a payload of ", payload.bytes, " bytes in no region"));
       }
       table_.push_back(EmptyEntry(payload.ticket, payload.bytes, payload.region.get()));
-      lease_of_.push_back(
-          payload.bytes == 0 ? kNoLease : AddLease(payload.region, payload.data, payload.bytes));
+      lease_of_.push_back(payload.bytes == 0 ? kNoLease : LeasePayload(payload, table_.back()));
       if (payload.bytes != 0 && payload.after != nullptr) group_->Await(payload.after);
     }
     if (!body_leased_) body_.assign(message.body.begin(), message.body.end());
   }
   if (RecordBytes() > link_.writer().record_bytes_max()) return LeaseHead();
   return absl::OkStatus();
+}
+
+size_t Departure::LeasePayload(const OutgoingPayload& payload, wire::PayloadEntry& entry) {
+  absl::InlinedVector<std::pair<const memory::Region*, wire::PayloadPiece>, 4> pieces;
+  const auto begin = static_cast<uint64_t>(payload.data - payload.region->base());
+  uint64_t at = 0;
+  for (const memory::RegionRef& part : memory::PartsOf(*payload.region)) {
+    const uint64_t from = std::max(at, begin);
+    at += part->bytes();
+    const uint64_t to = std::min(at, begin + payload.bytes);
+    if (from < to) pieces.push_back({part.get(), {0, to - from}});
+  }
+  // Of more, the owner's device copies to stages.
+  if (pieces.size() < 2 || pieces.size() > limits::kPiecesMax) {
+    return AddLease(payload.region, payload.data, payload.bytes);
+  }
+  entry.pieces.clear();
+  entry.keys.resize(pieces.size());
+  if (group_ == nullptr) group_ = std::make_unique<LeaseGroup>(link_, owner_);
+  const std::byte* data = payload.data;
+  for (uint32_t i = 0; i < pieces.size(); ++i) {
+    const auto& [part, piece] = pieces[i];
+    // It has all that the payload's own region keeps.
+    group_->Add(memory::RegionRef(payload.region, part), data, piece.bytes, i,
+                static_cast<uint32_t>(pieces.size()));
+    entry.pieces.push_back(piece);
+    data += piece.bytes;
+  }
+  return group_->count() - pieces.size();
 }
 
 void Departure::LeaseBody(const Outgoing& message) {
@@ -157,7 +189,9 @@ wire::MessageParts Departure::Parts() const {
 
 void Departure::FillKeys(wire::PayloadEntry& entry, size_t lease) const {
   entry.lease = group_->name(lease);
-  entry.keys[0] = group_->key(lease).words;
+  for (size_t piece = 0; piece < entry.keys.size(); ++piece) {
+    entry.keys[piece] = group_->key(lease + piece).words;
+  }
   entry.key_generation = link_.lanes().owner_lane().generation & wire::kKeyGenerationMask;
 }
 

@@ -62,6 +62,9 @@ class Departure {
     return kind_ == wire::MessageKind::kRequest ? wire::kRequestHeaderBytes
                                                 : wire::kReplyHeaderBytes;
   }
+  // One that lies in several mappings of a device is several pieces, each with a lease. The first
+  // of them.
+  size_t LeasePayload(const OutgoingPayload& payload, wire::PayloadEntry& entry);
   void LeaseBody(const Outgoing& message);
   absl::Status LeaseHead();
   // The pool makes a block, which `fill` writes; then it is `into`, and leased as *lease.

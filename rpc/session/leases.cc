@@ -15,15 +15,18 @@ LeaseGroup::~LeaseGroup() {
   for (const LeaseSlot slot : slots_) link_.engine_impl().leases().Remove(slot);
 }
 
-void LeaseGroup::Add(const memory::RegionRef& region, const std::byte* data, uint64_t bytes) {
+void LeaseGroup::Add(const memory::RegionRef& region, const std::byte* data, uint64_t bytes,
+                     uint32_t piece, uint32_t pieces) {
   VERBENA_DCHECK(!started_);
   const LeaseSlot slot = link_.engine_impl().leases().Add();
   if (slot.index == LeaseSlot{}.index) {
     error_ = Error::kNoMemory;
     return;
   }
-  slots_.push_back(slot);
   Lease& lease = *Find(slot);
+  lease.first = static_cast<uint32_t>(slots_.size()) - piece;
+  lease.pieces = pieces;
+  slots_.push_back(slot);
   lease.group = this;
   lease.region = region;
   lease.data = data;
@@ -168,18 +171,25 @@ void LeaseGroup::OnLeased(LeaseSlot slot, Error error, const fabric::RemoteKey& 
   }
   --pending_;
   if (announced_) {
-    SendKey(slot, lease);
+    SendKeys(lease);
   } else if (pending_ == 0) {
     link_.engine_impl().NotifyLater(*this);
   }
 }
 
-void LeaseGroup::SendKey(LeaseSlot slot, const Lease& lease) {
+void LeaseGroup::SendKeys(const Lease& lease) {
   wire::LeaseKeys keys;
   keys.lane = link_.lanes().owner_lane().index;
   keys.generation = link_.lanes().owner_lane().generation;
-  keys.keys.push_back({slot.word(), lease.key.words});
-  std::vector<std::byte> record(wire::LeaseKeysBytes(1));
+  const uint64_t name = slots_[lease.first].word();
+  for (uint32_t i = lease.first; i < lease.first + lease.pieces; ++i) {
+    const Lease* const piece = Find(slots_[i]);
+    const bool there = piece != nullptr && piece->state == LeaseState::kLive && !piece->ending &&
+                       piece->generation == keys.generation;
+    if (!there) return;  // the last to come sends them
+    keys.keys.push_back({name, piece->key.words});
+  }
+  std::vector<std::byte> record(wire::LeaseKeysBytes(lease.pieces));
   wire::WriteLeaseKeys(keys, record.data());
   link_.SendControl(record);
 }
@@ -189,7 +199,9 @@ void LeaseGroup::SendKey(LeaseSlot slot, const Lease& lease) {
 void LeaseGroup::SendRecall() {
   int named = 0;
   for (size_t i = slots_.size(); i-- > 0 && named < 2;) {
-    if (Find(slots_[i]) == nullptr) continue;
+    const Lease* const lease = Find(slots_[i]);
+    if (lease == nullptr) continue;
+    i = lease->first;
     link_.SendLeaseRecord(wire::RecordType::kRecall, slots_[i].word(), true);
     ++named;
   }

@@ -39,6 +39,10 @@ struct Lease {
   const std::byte* data = nullptr;
   uint64_t bytes = 0;
   fabric::RemoteKey key;
+  // Of a payload that lies in several regions: its leases, by their places in the group. The peer
+  // knows all of them by the name of the first.
+  uint32_t first = 0;
+  uint32_t pieces = 1;
 };
 using LeaseTable = SlotTable<Lease, LeaseTag>;
 
@@ -56,8 +60,10 @@ class LeaseGroup : public ListNode<LeaseGroup>, public ReadyWaiter {
   LeaseGroup(LinkImpl& link, LeaseHolder& holder) : link_(link), holder_(holder) {}
   ~LeaseGroup();
 
-  // Before Start. The region is held until the lease ended.
-  void Add(const memory::RegionRef& region, const std::byte* data, uint64_t bytes);
+  // Before Start. The region is held until the lease ended. `piece` of `pieces` leases that are
+  // added one after the other, and have one name.
+  void Add(const memory::RegionRef& region, const std::byte* data, uint64_t bytes,
+           uint32_t piece = 0, uint32_t pieces = 1);
   uint64_t bytes() const { return bytes_; }
   size_t count() const { return slots_.size(); }
   // Before Start. It is not usable before that is ready; if the device fails first, it ends with
@@ -104,7 +110,8 @@ class LeaseGroup : public ListNode<LeaseGroup>, public ReadyWaiter {
   void EndAll(bool by_force);
   void EndLease(LeaseSlot slot, Lease& lease, bool by_force);
   void Finish(LeaseSlot slot, Lease& lease);
-  void SendKey(LeaseSlot slot, const Lease& lease);
+  // The keys of its payload, when all of them are there.
+  void SendKeys(const Lease& lease);
   void SendRecall();
 
   LinkImpl& link_;

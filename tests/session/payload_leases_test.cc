@@ -90,7 +90,9 @@ TEST_CASE(
     "[session][lanes]") {
   Pair pair(Network(true));
   REQUIRE(pair.Connect().ok());
-  Held held(pair, 2'000'000);
+  const size_t parts = GENERATE(1, 5);  // of the payload, each with a lease
+  Held held(pair, 2'000'000, 1, parts);
+  CHECK(pair.client->counters().leases_live == parts);
   const bool break_owner = GENERATE(false, true);
   for (uint32_t round = 1; round <= 4; ++round) {
     WholeFetch fetch(held);
@@ -277,7 +279,9 @@ TEST_CASE("a reply's leases have a maximum age: the reader is asked, then its fe
   REQUIRE(pair.Connect().ok());
   Held held(pair, 1'000);
   const memory::Block answer = Pair::Pattern(100'000, 9);
-  const OutgoingPayload payload = PayloadOf(answer, 77);
+  OutgoingPayload payload = PayloadOf(answer, 77);
+  // In several regions it has one name, by which it is recalled.
+  if (GENERATE(false, true)) payload.region = Joined(answer, 5);
   Outgoing reply;
   reply.payloads = {&payload, 1};
   held.Answer(absl::OkStatus(), reply);
@@ -309,6 +313,34 @@ TEST_CASE("payloads of a reply that nobody waits for go back at once", "[session
   pair.OnClient([&] { pair.owner.link->CancelCall(held.call, absl::CancelledError("late")); });
   REQUIRE(pair.Run([&] { return held.call.done() && held.served->ended == 1; }));
   CHECK(held.call.replies == 1);
+}
+
+TEST_CASE("a payload in several mappings is pieces of one entry, and too many are one lease",
+          "[session][leases]") {
+  Pair pair(Network(false));
+  REQUIRE(pair.Connect().ok());
+  for (const size_t parts :
+       {size_t{2}, size_t{limits::kPiecesMax}, limits::kPiecesMax + size_t{1}}) {
+    INFO(parts << " parts");
+    Held held(pair, 300'001, parts, parts);
+    WholeFetch fetch(held);
+    fetch.Start();
+    REQUIRE(pair.Run([&] { return fetch.done(); }, 100'000));
+    CHECK(fetch.status.ok());
+    CHECK(fetch.Right());
+    // Over the border of two.
+    TestFetch part;
+    memory::Block into = *memory::AllocateBlock(1000);
+    Into(part, into, 300'001 / parts - 500);
+    pair.OnServer([&] { Link::StartFetch(*held.served->payloads, part); });
+    REQUIRE(pair.Run([&] { return part.done(); }));
+    CHECK(part.status.ok());
+    CHECK(std::memcmp(into.data(), held.block.data() + part.offset, 1000) == 0);
+    held.Answer();
+    REQUIRE(pair.Run([&] { return held.call.done(); }));
+    held.served->payloads.reset();
+    CHECK(pair.Run([&] { return pair.client->counters().leases_live == 0; }));
+  }
 }
 
 TEST_CASE("a fabric that cannot lease ends the call, not the link", "[session][leases]") {

@@ -1,8 +1,13 @@
 #pragma once
 // What tests of payloads share: a pair whose READs take many chunks, and a call that holds one.
 #include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "rpc/base/limits.h"
+#include "rpc/memory/device_regions.h"
+#include "rpc/memory/known_regions.h"
 #include "tests/catch.h"
 #include "tests/session/pair.h"
 
@@ -33,11 +38,24 @@ inline void Into(TestFetch& fetch, memory::Block& block, uint64_t offset = 0, ui
   fetch.pieces.push_back({&memory::HostDevice(), block.data(), bytes == 0 ? block.bytes() : bytes});
 }
 
+// The same memory, as if it were mapped in so many parts.
+inline memory::RegionRef Joined(const memory::Block& block, size_t parts) {
+  std::vector<memory::RegionRef> regions;
+  for (size_t i = 0; i < parts; ++i) {
+    const size_t from = block.bytes() * i / parts, to = block.bytes() * (i + 1) / parts;
+    const memory::Extent extent{block.data() + from, to - from, memory::NextBufferId()};
+    regions.push_back(std::make_shared<memory::Region>(memory::HostDevice(), extent,
+                                                       memory::RegionKind::kForeign, -1, 0));
+  }
+  return memory::JoinRegions(std::move(regions));
+}
+
 // A held call whose request carries one payload of `bytes`.
 struct Held {
-  Held(Pair& p, size_t bytes, uint64_t seed = 1)
+  Held(Pair& p, size_t bytes, uint64_t seed = 1, size_t parts = 1)
       : pair(p), call("/test/Hold"), block(Pair::Pattern(bytes, seed)) {
     payload = PayloadOf(block, 42);
+    if (parts > 1) payload.region = Joined(block, parts);
     Outgoing request;
     request.body = Bytes("held");
     request.payloads = {&payload, 1};
