@@ -5,12 +5,6 @@
 #include "rpc/topology/pci.h"
 
 namespace verbena::gpu {
-namespace {
-
-// Through which a GPU shows its memory on the bus; the first shows registers.
-constexpr int kMemoryBar = 1;
-
-}  // namespace
 
 void CudaDevice::AskNicFacts() {
   using abi::DeviceAttribute;
@@ -22,7 +16,7 @@ void CudaDevice::AskNicFacts() {
   if (driver_.cuDeviceGetPCIBusId != nullptr &&
       driver_.cuDeviceGetPCIBusId(address, sizeof address, device_) == abi::kSuccess) {
     nic_facts_.pci = absl::AsciiStrToLower(address);
-    nic_facts_.window_bytes = topology::BarBytes(nic_facts_.pci, kMemoryBar);
+    nic_facts_.window_bytes = topology::LargestBarBytes(nic_facts_.pci);
   }
   nic_facts_.dma_buf =
       driver_.cuMemGetHandleForAddressRange != nullptr && asked(DeviceAttribute::kDmaBuf) != 0;

@@ -14,6 +14,9 @@
 namespace verbena::topology {
 namespace {
 
+// Further lines are of a ROM, and of what lies behind a bridge.
+constexpr int kBars = 6;
+
 std::string FolderOf(absl::string_view address, absl::string_view root) {
   return absl::StrCat(root, "/bus/pci/devices/", absl::AsciiStrToLower(address));
 }
@@ -69,21 +72,22 @@ int NearestPci(const PciPath& from, absl::Span<const PciPath> others) {
   return nearest;
 }
 
-uint64_t BarBytes(absl::string_view address, int bar, absl::string_view root) {
+uint64_t LargestBarBytes(absl::string_view address, absl::string_view root) {
   if (address.empty()) return 0;
   // A line for each: begin, end and flags, in hexadecimal; zeros where there is none.
   std::ifstream file(FolderOf(address, root) + "/resource");
   std::string line;
-  for (int i = 0; i <= bar; ++i) {
-    if (!std::getline(file, line)) return 0;
+  uint64_t largest = 0;
+  for (int bar = 0; bar < kBars && std::getline(file, line); ++bar) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    uint64_t begin = 0, end = 0;
+    if (words.size() < 2 || !absl::SimpleHexAtoi(words[0], &begin) ||
+        !absl::SimpleHexAtoi(words[1], &end) || end <= begin) {
+      continue;
+    }
+    largest = std::max(largest, end - begin + 1);
   }
-  const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-  uint64_t begin = 0, end = 0;
-  if (words.size() < 2 || !absl::SimpleHexAtoi(words[0], &begin) ||
-      !absl::SimpleHexAtoi(words[1], &end) || end <= begin) {
-    return 0;
-  }
-  return end - begin + 1;
+  return largest;
 }
 
 }  // namespace verbena::topology

@@ -35,7 +35,8 @@ absl::string_view PciNearness(int distance);
 // The nearest of `others`, the first of equals; -1: of none it is known.
 int NearestPci(const PciPath& from, absl::Span<const PciPath> others);
 
-// Of one of its address registers (BARs); 0: none, or not known.
-uint64_t BarBytes(absl::string_view address, int bar, absl::string_view root = kSysfs);
+// Of the largest of its address registers (BARs), which is a GPU's memory, whichever it is: what
+// NVIDIA calls BAR 1 is the second or the third of them. 0: not known.
+uint64_t LargestBarBytes(absl::string_view address, absl::string_view root = kSysfs);
 
 }  // namespace verbena::topology

@@ -83,16 +83,21 @@ TEST_CASE("what is on no bus is near to nothing", "[pci]") {
 
 TEST_CASE("a device's address space is read from its resources", "[pci]") {
   Machine m;
-  std::ofstream(m.root + "/bus/pci/devices/0000:1b:00.0/resource")
-      << "0x00000000c0000000 0x00000000c0ffffff 0x0000000000040200\n"
-         "0x0000380000000000 0x0000383fffffffff 0x000000000014220c\n"
-         "0x0000000000000000 0x0000000000000000 0x0000000000000000\n";
-  CHECK(BarBytes("0000:1B:00.0", 0, m.root) == 16 << 20);
-  CHECK(BarBytes("0000:1b:00.0", 1, m.root) == uint64_t{256} << 30);
-  CHECK(BarBytes("0000:1b:00.0", 2, m.root) == 0);
-  CHECK(BarBytes("0000:1b:00.0", 9, m.root) == 0);
-  CHECK(BarBytes("0000:9b:00.0", 1, m.root) == 0);
-  CHECK(BarBytes("", 1, m.root) == 0);
+  const auto says = [&](const std::string& lines) {
+    std::ofstream(m.root + "/bus/pci/devices/0000:1b:00.0/resource") << lines;
+    return LargestBarBytes("0000:1B:00.0", m.root);
+  };
+  const std::string registers = "0x00000000c0000000 0x00000000c0ffffff 0x0000000000040200\n",
+                    memory = "0x0000380000000000 0x0000383fffffffff 0x000000000014220c\n",
+                    none = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n";
+  constexpr uint64_t k256GiB = uint64_t{256} << 30;
+  CHECK(says(registers + memory + none) == k256GiB);
+  CHECK(says(registers + none + memory + none) == k256GiB);  // registers of 64 bits take two
+  CHECK(says(registers + none) == 16 << 20);
+  CHECK(says(none + none + none + none + none + none + memory) == 0);  // the ROM's
+  CHECK(says("0x1\nnonsense here\n") == 0);
+  CHECK(LargestBarBytes("0000:9b:00.0", m.root) == 0);
+  CHECK(LargestBarBytes("", m.root) == 0);
 }
 
 }  // namespace

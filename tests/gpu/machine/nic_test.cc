@@ -24,6 +24,7 @@ TEST_CASE("a GPU says where it is, and its memory is exported as a dma-buf", "[m
                  << " MiB, dma-buf " << facts.dma_buf << ", flushes " << facts.flushes
                  << ", writable " << facts.writable);
     CHECK(facts.pci.size() == 12);  // 0000:1b:00.0
+    CHECK(facts.window_bytes > 0);
     CHECK(facts.writable);
     CHECK(nic->FlushNicWrites().ok());
     if (!facts.dma_buf) continue;
