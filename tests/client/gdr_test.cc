@@ -94,5 +94,44 @@ TEST_CASE("a tensor goes from device to device by a NIC alone", "[client][gdr]")
   CHECK(from.flushes() + to.flushes() == 0);
 }
 
+TEST_CASE("each mapping of a tensor's memory is read by a NIC", "[client][gdr]") {
+  if (TestTransports() != std::vector<std::string>{"verbs"}) {
+    WARN("skipped: for machines with an RDMA device (tests/run --verbs)");
+    return;
+  }
+  FakeDmaBuf nic;
+  FakeDevice& from = FakeDevice::Install(kFrom);
+  FakeDevice::Install(kTo);
+  const std::vector<float> sent = Counting();
+  const size_t bytes = sent.size() * sizeof(float);
+  const memory::Extent allocation = *from.Allocate(bytes + 1024);
+  from.Write(allocation.base + 512, sent.data(), bytes);
+  from.Split(allocation.base, 512 + 700'000);
+  {
+    test::Inference::Mock mock;
+    mock.on_Infer = [&](ServerContext&, const Parcel<test::InferRequest>&,
+                        Parcel<test::InferReply>& reply) -> Task<absl::Status> {
+      Buffer user = Buffer::Wrap(allocation.base + 512, bytes, nullptr, Device::Fake(kFrom));
+      reply.Attach(*reply->mutable_output(),
+                   *Tensor::Wrap(std::move(user), kFloat32, Shape(kCount)));
+      co_return absl::OkStatus();
+    };
+    testing::Loopback loop(mock, ChannelOptions().set_require_transport("verbs"));
+    test::Inference::Stub stub(loop.channel());
+    auto reply = stub.Infer(InferParcel()).Get();
+    REQUIRE_CODE(reply.status(), kOk);
+    CHECK(fabric::verbs::DeviceBytesOf(from).registered >= bytes);
+    auto fetched =
+        reply->Fetch((*reply)->output(), Placement(Device::Fake(kTo)).RequirePath(Path::kGdrRead))
+            .Get();
+    REQUIRE_CODE(fetched.status(), kOk);
+    CHECK((ValuesOf(*fetched) == sent));
+    CHECK(FakeDmaBuf::bad_offset == 0);
+    REQUIRE_CODE(reply->FetchAll().Get(), kOk);
+    CHECK(Eventually([&] { return fabric::verbs::DeviceBytesOf(from).registered == 0; }));
+  }
+  from.Free(allocation);
+}
+
 }  // namespace
 }  // namespace verbena
