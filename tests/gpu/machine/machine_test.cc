@@ -67,7 +67,7 @@ struct Reader {
 TEST_CASE("memory of each kind arrives whole on every GPU and on the host", "[machine]") {
   Reader reader;
   uint32_t seed = 1;
-  for (const char* memory : {"library", "malloc", "virtual", "host"}) {
+  for (const char* memory : {"library", "malloc", "virtual", "segments", "host"}) {
     for (const uint64_t bytes : {1ull, 4096ull, 1000003ull, 40ull << 20}) {
       for (const uint64_t offset : {0ull, 12345ull}) reader.See(Of(memory, bytes, offset, ++seed));
     }
@@ -77,7 +77,7 @@ TEST_CASE("memory of each kind arrives whole on every GPU and on the host", "[ma
 TEST_CASE("memory of each kind arrives whole by tcp", "[machine][tcp]") {
   Reader reader({}, "tcp");
   uint32_t seed = 100;
-  for (const char* memory : {"library", "malloc", "virtual", "pool", "host"}) {
+  for (const char* memory : {"library", "malloc", "virtual", "segments", "pool", "host"}) {
     for (const uint64_t bytes : {1ull, 1000003ull, 40ull << 20}) {
       for (const uint64_t offset : {0ull, 12345ull}) reader.See(Of(memory, bytes, offset, ++seed));
     }
@@ -237,7 +237,7 @@ TEST_CASE("bytes arrive in the order of the stream that uses their place", "[mac
 
 TEST_CASE("the path of a fetch is what the GPUs are, and another is refused", "[machine]") {
   Reader reader;
-  for (const char* memory : {"library", "malloc"}) {
+  for (const char* memory : {"library", "malloc", "segments"}) {
     auto given = reader.Get(Of(memory, 1 << 20));
     for (int to = -1; to < Gpus(); ++to) {
       const Device where = to < 0 ? Device::Host() : Device::Cuda(to);

@@ -62,7 +62,8 @@ Buffer Pool(int gpu, size_t bytes) {
   });
 }
 
-Buffer Virtual(int gpu, size_t bytes) {
+// `across`: the border of both halves lies in the middle of it.
+Buffer Virtual(int gpu, size_t bytes, bool across) {
   UseOn(gpu);
   constexpr size_t kUnit = 2 << 20;
   const size_t half = (bytes + kUnit - 1) / kUnit * kUnit;
@@ -80,7 +81,7 @@ Buffer Virtual(int gpu, size_t bytes) {
     CUDA_CHECK(Cuda().cuMemRelease(handle));
   }
   CUDA_CHECK(Cuda().cuMemSetAccess(base, 2 * half, &access, 1));
-  return Wrap(base + half, bytes, gpu, [base, half, gpu] {
+  return Wrap(base + half - (across ? bytes / 2 : 0), bytes, gpu, [base, half, gpu] {
     UseOn(gpu);
     CUDA_CHECK(Cuda().cuMemUnmap(base, 2 * half));
     CUDA_CHECK(Cuda().cuMemAddressFree(base, 2 * half));
@@ -108,7 +109,8 @@ void UseOn(int gpu) {
 Buffer UserMemory::Make(const std::string& kind, int gpu, size_t bytes) {
   if (kind == "malloc") return Malloc(gpu, bytes);
   if (kind == "pool") return Pool(gpu, bytes);
-  if (kind == "virtual") return Virtual(gpu, bytes);
+  if (kind == "virtual") return Virtual(gpu, bytes, false);
+  if (kind == "segments") return Virtual(gpu, bytes, true);
   if (kind == "heap") {
     void* const memory = std::malloc(bytes);
     return Buffer::Wrap(memory, bytes, [memory] { std::free(memory); });
