@@ -55,9 +55,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", service.status().ToString().c_str());
     return 1;
   }
-  auto channel = verbena::Channel::Create(
-      (*service)->address(),
-      verbena::ChannelOptions().set_require_transport(argc > 3 ? argv[3] : ""));
+  verbena::ChannelOptions options;
+  if (argc > 3) options.set_require_transport(argv[3]);
+  auto channel = verbena::Channel::Create((*service)->address(), options);
   const absl::Status status = bench::RunCalls(channel, calls, argc > 2 ? std::atol(argv[2]) : 0);
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", status.ToString().c_str());
