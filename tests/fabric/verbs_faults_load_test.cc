@@ -1,4 +1,7 @@
 // Links and lanes that end again and again, under load and at each stage of being made.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -241,6 +244,37 @@ TEST_CASE("a link that is abandoned leaves nothing, whatever it had", "[faults][
   // Its number serves another.
   rig.Open(kGone);
   rig.Works(kOther);
+}
+
+// As where locked memory is short; descriptors can be taken away from one who is root, too.
+TEST_CASE("a fabric that lacks any one thing is refused at once, and leaves nothing",
+          "[faults][load]") {
+  VerbsOptions options;
+  options.port = TestPort();
+  options.post_setup = [](absl::AnyInvocable<void() &&>) {};  // nothing registers with it
+  // What is made once, for the process, is made.
+  REQUIRE(VerbsFabric::Create(options).ok());
+  const Resources before = ResourcesNow();
+  rlimit limit{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const int next = dup(STDIN_FILENO);
+  close(next);
+  bool made = false;
+  uint32_t refused = 0;
+  for (uint32_t spare = 0; !made && spare < 20; ++spare) {
+    rlimit less = limit;
+    less.rlim_cur = static_cast<rlim_t>(next) + spare;
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &less) == 0);
+    const absl::Status status = VerbsFabric::Create(options).status();
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    INFO(spare << " descriptors: " << status);
+    made = status.ok();
+    if (!made) CHECK(absl::IsResourceExhausted(status));
+    refused += made ? 0 : 1;
+  }
+  CHECK(made);
+  CHECK(refused >= 3);
+  CHECK(ResourcesNow() == before);
 }
 
 }  // namespace

@@ -7,15 +7,13 @@
 #include <cstdint>
 #include <utility>
 
-#include "rpc/base/check.h"
-
 namespace verbena::fabric::verbs {
 
-Inbox::Inbox() : bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  VERBENA_CHECK(bell_ >= 0, "eventfd: errno ", errno);
-}
+Inbox::Inbox() : bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), error_(bell_ < 0 ? errno : 0) {}
 
-Inbox::~Inbox() { close(bell_); }
+Inbox::~Inbox() {
+  if (bell_ >= 0) close(bell_);
+}
 
 void Inbox::Push(News news) {
   const std::lock_guard lock(mutex_);

@@ -14,6 +14,7 @@ class Inbox {
  public:
   using News = absl::AnyInvocable<void() &&>;
 
+  // Where there is no descriptor for the bell, error() is its errno, and nothing may be pushed.
   Inbox();
   ~Inbox();
   Inbox(const Inbox&) = delete;
@@ -26,9 +27,11 @@ class Inbox {
   std::vector<News> Take();
   // Readable while there may be news.
   int bell() const { return bell_; }
+  int error() const { return error_; }
 
  private:
   const int bell_;
+  const int error_;
   std::atomic<bool> any_{false};
   std::mutex mutex_;
   std::vector<News> news_;

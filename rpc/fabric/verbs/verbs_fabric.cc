@@ -78,6 +78,7 @@ absl::StatusOr<std::unique_ptr<VerbsFabric>> VerbsFabric::Create(const VerbsOpti
 }
 
 absl::Status VerbsFabric::Open() {
+  if (inbox_->error() != 0) return CallFailed("eventfd", inbox_->error());
   Device& device = *options_.port.device;
   ibv_context* const context = device.context();
   DeviceLimits limits = device.limits();
@@ -97,6 +98,10 @@ absl::Status VerbsFabric::Open() {
       Made("ibv_create_comp_channel", ibv_create_comp_channel(context));
   if (!channel.ok()) return channel.status();
   channel_ = *channel;
+  // Before anything that may fail: the destructor empties it.
+  const int flags = fcntl(channel_->fd, F_GETFL);
+  absl::Status status = ErrnoSet("fcntl", fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK));
+  if (!status.ok()) return status;
   for (auto [cq, entries] : {std::pair(&control_cq_, sizes_.control_cq_entries),
                              std::pair(&bulk_cq_, sizes_.bulk_cq_entries)}) {
     absl::StatusOr<ibv_cq*> made =
@@ -123,9 +128,7 @@ absl::Status VerbsFabric::Open() {
   sends_ = std::make_unique<SendBuffers>(*std::move(memory), traits_.segment_bytes,
                                          limits::kVerbsSendBuffers);
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
-  absl::Status status = ErrnoSet("epoll_create1", epoll_fd_ < 0 ? -1 : 0);
-  const int flags = fcntl(channel_->fd, F_GETFL);
-  if (status.ok()) status = ErrnoSet("fcntl", fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK));
+  status = ErrnoSet("epoll_create1", epoll_fd_ < 0 ? -1 : 0);
   if (status.ok()) status = Watch(epoll_fd_, channel_->fd);
   if (status.ok()) status = Watch(epoll_fd_, inbox_->bell());
   if (!status.ok()) return status;
