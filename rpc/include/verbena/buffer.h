@@ -40,10 +40,10 @@ class Buffer {
   // aligned, 4 KiB from 4 KiB up. A device's may be given to somebody else as soon as it is
   // released: work that is queued on a stream must not use it then. Any thread; may block when a
   // pool grows. RESOURCE_EXHAUSTED names the pool's limit and what is in use, or the device that is
-  // full; NOT_FOUND: no such device here.
+  // full; NOT_FOUND: no such device here (UseGpus).
   static absl::StatusOr<Buffer> Allocate(size_t bytes, Device device = Device::Host());
   // [data, data + bytes) stays yours, valid and unmodified wherever it is sent, until `release`
-  // runs. Any thread; allocates; never looks at the memory.
+  // runs. Any thread; allocates; never looks at the memory, nor whether the device is known.
   static Buffer Wrap(void* data, size_t bytes, Release release, Device device = Device::Host());
   // The same for memory that must not be written: nothing can be fetched into it.
   static Buffer WrapReadOnly(const void* data, size_t bytes, Release release,
@@ -60,7 +60,7 @@ class Buffer {
   absl::StatusOr<Buffer> Slice(size_t offset, size_t bytes) const;
   // The same memory of a GPU, written by work that is queued on `stream` now: peers are told of it
   // when that has ended, and nobody waits for it before. Replaces what was said before. Any thread;
-  // some microseconds. UNIMPLEMENTED: host memory; ABORTED, DATA_LOSS: the GPU has failed.
+  // microseconds. NOT_FOUND: no such device; UNIMPLEMENTED: the host; ABORTED, DATA_LOSS: it failed.
   absl::StatusOr<Buffer> After(DeviceStream stream) const;
   // How many Buffers and Tensors share the memory, leases counted; 0 without memory. A hint while
   // others copy.

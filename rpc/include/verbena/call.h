@@ -35,7 +35,7 @@ using Result = std::conditional_t<std::is_void_v<T>, absl::Status,
 
 // What is known about a finished call.
 struct CallReport {
-  absl::string_view transport;  // "shm", "tcp", ...; empty when the call never reached a link
+  absl::string_view transport;  // "shm", "verbs", "tcp"; empty: the call never reached a link
   absl::string_view peer;       // the channel's target
   Path path = Path::kNone;      // of a fetch, and of a call whose reply was placed: how bytes came
   Metadata trailing_metadata;
@@ -130,7 +130,7 @@ class CallBase {
     if (operation_ != nullptr) DetachOperation(std::exchange(operation_, nullptr));
   }
   bool done() const { return operation_ != nullptr && IsDone(*operation_); }
-  // Once done; empty before. Valid as long as this Call.
+  // Once done; empty before. Valid as long as this Call: keep it in a variable (Then consumes it).
   const CallReport& report() const { return ReportOf(operation_); }
 
  protected:

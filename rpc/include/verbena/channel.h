@@ -19,7 +19,7 @@ class ChannelOptions {
  public:
   ChannelOptions() = default;
 
-  // Only this transport ("shm", "tcp", ...): a channel that cannot have it fails its calls and says
+  // Only this transport ("shm", "verbs", "tcp"): a channel without it fails its calls and says
   // why: FAILED_PRECONDITION, or RESOURCE_EXHAUSTED where the transport has its maximum of links.
   ChannelOptions& set_require_transport(absl::string_view name) & {
     transports_ = {std::string(name)};

@@ -40,7 +40,7 @@ class ServerOptions {
   ServerOptions add_service(std::shared_ptr<Service> service) && {
     return std::move(add_service(std::move(service)));
   }
-  // Offered transports, e.g. {"tcp"}; empty = all. At most 8, one of which this process must have.
+  // Offered, of "shm", "verbs", "tcp"; empty = all. At most 8, one of which this process must have.
   ServerOptions& set_transports(std::vector<std::string> names) & {
     transports_ = std::move(names);
     return *this;
