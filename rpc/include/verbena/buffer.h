@@ -60,7 +60,7 @@ class Buffer {
   absl::StatusOr<Buffer> Slice(size_t offset, size_t bytes) const;
   // The same memory of a GPU, written by work that is queued on `stream` now: peers are told of it
   // when that has ended, and nobody waits for it before. Replaces what was said before. Any thread;
-  // microseconds. NOT_FOUND: no such device; UNIMPLEMENTED: the host; ABORTED, DATA_LOSS: it failed.
+  // microseconds. UNIMPLEMENTED: host memory; NOT_FOUND: no such GPU; ABORTED, DATA_LOSS: failed.
   absl::StatusOr<Buffer> After(DeviceStream stream) const;
   // How many Buffers and Tensors share the memory, leases counted; 0 without memory. A hint while
   // others copy.
