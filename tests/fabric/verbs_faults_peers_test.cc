@@ -1,12 +1,16 @@
 // Peers that say the right words and do not mean them.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "rpc/base/limits.h"
+#include "rpc/base/log.h"
 #include "rpc/base/slowdown.h"
 #include "rpc/fabric/verbs/gid_choice.h"
 #include "rpc/fabric/verbs/offer.h"
@@ -147,6 +151,33 @@ TEST_CASE("a link to an address of many ports, or of none, is refused", "[faults
   }
   CHECK(ResourcesNow() == before);
   rig.Works(kLink);
+}
+
+// As where locked memory is short, of which a peer would hear the log say as often as it asks.
+TEST_CASE("what a peer can have refused again and again is logged once a second",
+          "[faults][peers]") {
+  Rig rig(OneRung());
+  rig.Open(kLink);
+  const RemoteKey key = rig.Lease({500, 1}, kLink, 4096);
+  void* const nothing = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(nothing != MAP_FAILED);
+  static std::atomic<int> lines;
+  lines = 0;
+  SetLogSink([](LogLevel, absl::string_view line) {
+    if (absl::StrContains(line, "the destination of a READ")) ++lines;
+  });
+  const auto start = std::chrono::steady_clock::now();
+  for (uint32_t i = 0; i < 50; ++i) {
+    const ReadSlot slot{100 + i, 1};
+    rig.Read(slot, kLink, key, static_cast<std::byte*>(nothing), 4096);
+    CHECK(rig.Done(slot) == Error::kFault);
+  }
+  const auto took = std::chrono::steady_clock::now() - start;
+  SetLogSink({});
+  CHECK(lines >= 1);
+  CHECK(lines <= 1 + took / std::chrono::seconds(1));
+  rig.Works(kLink);
+  munmap(nothing, 4096);
 }
 
 }  // namespace

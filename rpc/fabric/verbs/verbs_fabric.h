@@ -41,6 +41,7 @@
 #include "rpc/fabric/verbs/key.h"
 #include "rpc/fabric/verbs/lease_copy.h"
 #include "rpc/fabric/verbs/read_pace.h"
+#include "rpc/fabric/verbs/seldom.h"
 #include "rpc/fabric/verbs/sizes.h"
 #include "rpc/fabric/verbs/work_id.h"
 
@@ -394,7 +395,8 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   bool sendable_ = false;     // a buffer or a place in a send queue came back
   int64_t next_look_ns_ = 0;  // for peers that take nothing
   FabricCounters counters_;
-  std::array<ibv_wc, 32> stash_;  // found while arming
+  Seldom bad_destinations_, leases_refused_;  // warnings
+  std::array<ibv_wc, 32> stash_;              // found while arming
   int stashed_ = 0;
   std::atomic<bool> broken_{false};  // a queue that all links share has failed
 };

@@ -150,8 +150,10 @@ void VerbsFabric::OnLeaseRegistered(LeaseSlot slot, LinkId id, absl::StatusOr<ib
   }
   Error error = link.closing ? Error::kLinkDown : Error::kLaneDown;
   if (!made.ok()) {
-    VERBENA_LOG(kWarning, "verbs: no lease of ", record->bytes,
-                " bytes: ", made.status().message());
+    if (leases_refused_.Due()) {
+      VERBENA_LOG(kWarning, "verbs: no lease of ", record->bytes,
+                  " bytes: ", made.status().message(), leases_refused_.KeptBack());
+    }
     const bool exhausted = absl::IsResourceExhausted(made.status());
     error = exhausted ? Error::kNoMemory : Error::kUnsupported;
   }

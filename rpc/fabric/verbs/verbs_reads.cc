@@ -156,7 +156,10 @@ void VerbsFabric::OnPiecesRegistered(ReadId id, absl::StatusOr<std::vector<ibv_m
     }
     VERBENA_CHECK(next == read.own.size(), next, " of ", read.own.size(), " pieces found");
   } else {
-    VERBENA_LOG(kWarning, "verbs: the destination of a READ: ", made.status().message());
+    if (bad_destinations_.Due()) {
+      VERBENA_LOG(kWarning, "verbs: the destination of a READ: ", made.status().message(),
+                  bad_destinations_.KeptBack());
+    }
     read.error = absl::IsInvalidArgument(made.status()) ? Error::kFault : Error::kNoMemory;
   }
   auto* const end = static_cast<ReaderEnd*>(ends_.Find(read.end));

@@ -110,9 +110,13 @@ void VerbsFabric::CopyLease(LeaseSlot slot, LeaseRecord& record, Link& link,
   record.source = Source::kCopy;
   if (record.bytes >
       options_.copied_bytes_max - std::min(copied_bytes_, options_.copied_bytes_max)) {
-    VERBENA_LOG(kWarning, "verbs: no lease of ", record.bytes, " bytes of device memory: the NIC ",
-                "does not reach it, and of host memory for copies ", copied_bytes_, " bytes of ",
-                options_.copied_bytes_max, " are in use (VERBENA_VERBS_COPIED_BYTES_MAX)");
+    if (leases_refused_.Due()) {
+      VERBENA_LOG(kWarning, "verbs: no lease of ", record.bytes,
+                  " bytes of device memory: the NIC ",
+                  "does not reach it, and of host memory for copies ", copied_bytes_, " bytes of ",
+                  options_.copied_bytes_max, " are in use (VERBENA_VERBS_COPIED_BYTES_MAX)",
+                  leases_refused_.KeptBack());
+    }
     record.refusal = Error::kNoMemory;
     return EndedNow(slot, record);
   }
@@ -134,7 +138,10 @@ void VerbsFabric::OnLeaseBlock(LeaseSlot slot, absl::StatusOr<memory::Block> blo
   LeaseRecord& record = *RecordIf(slot);  // its link waits for it
   LeaseCopy& copy = *record.copy;
   if (!block.ok()) {
-    VERBENA_LOG(kWarning, "verbs: no lease of device memory: ", block.status().message());
+    if (leases_refused_.Due()) {
+      VERBENA_LOG(kWarning, "verbs: no lease of device memory: ", block.status().message(),
+                  leases_refused_.KeptBack());
+    }
     copy.error = Error::kNoMemory;
   } else {
     copy.block = *std::move(block);
