@@ -36,8 +36,30 @@ fabric::Traits const& Lanes::traits() const { return link_.fabric().traits(); }
 
 bool Lanes::WantOwnerLane() {
   if (owner_.state == State::kNone) PrepareOwner();
-  if (owner_.state == State::kFailed) link_.engine_impl().LaneFailedLater(link_);
+  if (owner_.state == State::kFailed) {
+    if (!MayTryAgain(owner_)) {
+      link_.engine_impl().LaneFailedLater(link_);
+    } else if (traits().prepares_lanes) {
+      // What was leased on it, and the peer knows, is leased again on its successor.
+      link_.groups.ForEach([](LeaseGroup& group) { group.OnLaneDown(); });
+      PrepareOwner();
+    } else {
+      owner_.state = State::kUp;
+    }
+  }
   return owner_.state == State::kUp;
+}
+
+bool Lanes::ReaderFailed() {
+  if (reader_.state != State::kFailed) return false;
+  // Where lanes are prepared, the owner offers the next.
+  if (traits().prepares_lanes || !MayTryAgain(reader_)) return true;
+  reader_.state = State::kUp;
+  return false;
+}
+
+bool Lanes::MayTryAgain(const End& end) const {
+  return link_.engine_impl().now_ns() - end.failed_ns > limits::kLaneRebuildWindowNs;
 }
 
 void Lanes::PrepareOwner() {
@@ -167,7 +189,9 @@ void Lanes::OnDownRecord(const wire::LaneRecord& record) {
   End& end = EndOf(record.sender_owns ? LaneRole::kReader : LaneRole::kOwner);
   if (end.generation != record.generation) return;
   if (static_cast<Error>(record.cause) == Error::kUnsupported) {
+    const bool broken = end.state != State::kUp;
     Fail(end);
+    if (!broken) link_.fabric().BreakLane(link_.id(), LaneOf(end));
   } else if (end.state == State::kUp) {
     end.state = State::kBreaking;
     link_.fabric().BreakLane(link_.id(), LaneOf(end));
@@ -190,7 +214,7 @@ void Lanes::OnFabricLaneDown(Lane lane, Error cause) {
     if (traits().prepares_lanes)
       Send(wire::RecordType::kLaneDown, end, static_cast<uint32_t>(Error::kUnsupported), {});
     VERBENA_LOG(kWarning, "link to ", link_.info().peer, ": a bulk lane broke ",
-                limits::kLaneRebuildsMax + 1, " times in 10 s and stays down");
+                limits::kLaneRebuildsMax + 1, " times in 10 s and stays down for as long");
     Fail(end);
     return;
   }
@@ -221,6 +245,7 @@ bool Lanes::Count(std::deque<int64_t>& times_ns, size_t times_max) {
 void Lanes::Fail(End& end) {
   if (end.state == State::kFailed) return;
   end.state = State::kFailed;
+  end.failed_ns = link_.engine_impl().now_ns();
   if (end.role == LaneRole::kReader) {
     link_.transfers().FailAll(absl::UnavailableError("the bulk lane stays down"));
   } else {

@@ -2,8 +2,9 @@
 // The bulk lanes of one link: one per direction. The reader's end posts READs; the owner's end
 // leases. Where the fabric prepares lanes, the first lease makes the owner's lane, both ends are
 // set up on the setup thread, and a broken lane gets a successor with the next generation:
-// LANE_OFFER from the owner, LANE_READY from the reader. Elsewhere lane 0 always exists. Three
-// rebuilds in ten seconds: the lane stays down.
+// LANE_OFFER from the owner, LANE_READY from the reader. Elsewhere lane 0 always exists. After
+// three rebuilds in ten seconds the lane stays down for as long: what is lost so often is not worth
+// the setup thread's time. Then the next lease makes it again.
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -23,7 +24,7 @@ class Lanes {
   fabric::Traits const& traits() const;
   bool owner_up() const { return owner_.state == State::kUp; }
   bool reader_up() const { return reader_.state == State::kUp; }
-  bool reader_failed() const { return reader_.state == State::kFailed; }
+  bool ReaderFailed();
   Lane owner_lane() const { return {0, LaneRole::kOwner, owner_.generation}; }
   Lane reader_lane() const { return {0, LaneRole::kReader, reader_.generation}; }
   // Whether leases can be made now; if not, starts what makes that true: groups hear OnLaneUp, or
@@ -53,6 +54,7 @@ class Lanes {
     const LaneRole role;
     State state = State::kNone;
     uint32_t generation = 0;
+    int64_t failed_ns = 0;  // kFailed: since when
     std::deque<int64_t> broken_ns;
     std::deque<int64_t> offered_ns;  // the peer's offers
   };
@@ -69,6 +71,7 @@ class Lanes {
   void OnOwnerCompleted(uint32_t generation, const absl::Status& status);
   void OnDownRecord(const wire::LaneRecord& record);
   void Fail(End& end);
+  bool MayTryAgain(const End& end) const;
   void Send(wire::RecordType type, const End& end, uint32_t cause, absl::string_view blob);
 
   LinkImpl& link_;

@@ -99,7 +99,7 @@ void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetI
   const Path all = PathOfAll(fetch, entry);
   if (status.ok() && bytes != 0 && all != Path::kNone) status = CheckPath(fetch, all);
   if (status.ok() && bytes != 0 && !link_.up()) status = link_.DownStatus();
-  if (status.ok() && bytes != 0 && link_.lanes().reader_failed())
+  if (status.ok() && bytes != 0 && link_.lanes().ReaderFailed())
     status = StatusOf(Error::kLaneDown);
   if (!status.ok() || bytes == 0) {
     link_.engine_impl().DoneLater(fetch, std::move(status));

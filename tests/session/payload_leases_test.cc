@@ -86,7 +86,8 @@ TEST_CASE("READs that are lost end with their lane, 10 ms for lent memory, and f
 }
 
 TEST_CASE(
-    "a broken lane is rebuilt and its transfers notice nothing; the fourth time it stays down",
+    "a broken lane is rebuilt and its transfers notice nothing; the fourth time it stays down a "
+    "while",
     "[session][lanes]") {
   Pair pair(Network(true));
   REQUIRE(pair.Connect().ok());
@@ -118,9 +119,20 @@ TEST_CASE(
   pair.OnClient([&] { pair.owner.link->StartCall(small, {}); });
   REQUIRE(pair.Run([&] { return small.done(); }));
   CHECK(small.status.ok());
-  held.Answer();
-  REQUIRE(pair.Run([&] { return held.call.done(); }));
-  held.served->payloads.reset();
+  // And so do all after a while.
+  pair.RunFor(limits::kLaneRebuildWindowNs + 1'000'000);
+  Held later(pair, 200'000, 2, parts);
+  for (Held* one : {&later, &held}) {
+    WholeFetch fetch(*one);
+    fetch.Start();
+    REQUIRE(pair.Run([&] { return fetch.done(); }, 100'000));
+    INFO((one == &later ? "later: " : "before: ") << fetch.status.ToString());
+    CHECK(fetch.status.ok());
+    CHECK(fetch.Right());
+    one->Answer();
+    REQUIRE(pair.Run([&] { return one->call.done(); }));
+    one->served->payloads.reset();
+  }
 }
 
 TEST_CASE("where only its lane's end takes a lease back, calls that end in order break none",
