@@ -48,8 +48,9 @@ absl::StatusOr<Device*> FindDevice(::verbena::Device where) {
   Devices& all = All();
   absl::ReaderMutexLock lock(&all.mutex);
   if (Device* const device = Find(all, where)) return device;
-  return absl::NotFoundError(
-      absl::StrCat("no device ", KindName(where.kind()), ":", where.index(), " in this process"));
+  return absl::NotFoundError(absl::StrCat(
+      "no device ", KindName(where.kind()), ":", where.index(), " in this process",
+      where.kind() == ::verbena::Device::Kind::kCuda ? "; UseGpus() makes GPUs known" : ""));
 }
 
 void RegisterDevice(std::unique_ptr<Device> device) {

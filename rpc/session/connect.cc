@@ -98,8 +98,9 @@ absl::Status ClientAttempt::ChooseCandidates() {
   const std::string has = absl::StrJoin(
       engine_.fabrics(), ", ",
       [](std::string* out, const auto& fabric) { absl::StrAppend(out, fabric->traits().name); });
-  return absl::FailedPreconditionError(
-      absl::StrCat("no transport to ", options_.address, ": ", missing, ", which has ", has));
+  return absl::FailedPreconditionError(absl::StrCat("no transport to ", options_.address,
+                                                    ": this process has ", has,
+                                                    ", and not what was asked for: ", missing));
 }
 
 void ClientAttempt::OnResolved(absl::StatusOr<std::vector<SocketAddress>> addresses) {
@@ -307,7 +308,9 @@ void ClientAttempt::Complete(const wire::OpenMessage& reply, std::vector<int> fd
 
 void ClientAttempt::Adopt(const fabric::Sockets& sockets) {
   LinkSetup setup = MakeSetup(opening_.fabric, opening_.id, fabric::Side::kClient, server_);
-  setup.info.why = why_.empty() ? "the first choice of both ends" : why_;
+  setup.info.why = !why_.empty()                     ? why_
+                   : options_.transports.size() == 1 ? "the only one that was asked for"
+                                                     : "the first choice of both ends";
   setup.info.peer = options_.address;
   setup.peer_segment_bytes = opening_.peer_segment_bytes;
   if (!opening_.peer_pidfd && sockets.stream >= 0) opening_.peer_pidfd = PeerPidfd(sockets.stream);

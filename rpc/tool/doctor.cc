@@ -9,6 +9,10 @@ namespace verbena::tool {
 int RunDoctor(absl::Span<const char* const> arguments) {
   bool json = false;
   for (absl::string_view argument : arguments) {
+    if (argument == "--help" || argument == "-h") {
+      std::puts("usage: verbena doctor [--json]");
+      return 0;
+    }
     if (argument != "--json") {
       std::fprintf(stderr, "verbena doctor: unknown argument %s; usage: verbena doctor [--json]\n",
                    std::string(argument).c_str());

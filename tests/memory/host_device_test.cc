@@ -102,7 +102,7 @@ TEST_CASE("foreign memory is described by itself with a new id each time", "[hos
 TEST_CASE("devices are found by name or refused by name", "[device]") {
   CHECK(*FindDevice(::verbena::Device::Host()) == &HostDevice());
   CHECK(std::string(FindDevice(::verbena::Device::Cuda(3)).status().message()) ==
-        "no device cuda:3 in this process");
+        "no device cuda:3 in this process; UseGpus() makes GPUs known");
 }
 
 TEST_CASE("an allocation of the host device is writable memory", "[host]") {

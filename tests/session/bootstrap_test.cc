@@ -130,7 +130,10 @@ TEST_CASE("a client's order of transports is kept", "[bootstrap]") {
   CHECK(Of(link).setup.info.why == "unheard: this process does not have it");
   options.transports = {"unheard"};
   const std::string refused(pair.Connect(options).status().message());
-  CHECK(refused.find("this process does not have it, which has fast, slow") != std::string::npos);
+  CHECK(refused.find("this process has fast, slow, and not what was asked for: unheard: this "
+                     "process does not have it") != std::string::npos);
+  options.transports = {"slow"};
+  CHECK(Of(pair.Connect(options)).setup.info.why == "the only one that was asked for");
 }
 
 TEST_CASE("what fails is followed by the next transport, with the reason", "[bootstrap]") {

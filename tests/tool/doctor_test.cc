@@ -170,6 +170,7 @@ TEST_CASE("verbena says how it is called", "[tool]") {
   CHECK(Run("2>/dev/null").code == 2);
   CHECK(Run("nonsense 2>/dev/null").code == 2);
   CHECK(Run("doctor --nonsense 2>/dev/null").code == 2);
+  CHECK(Run("doctor --help").code == 0);
 }
 
 }  // namespace
