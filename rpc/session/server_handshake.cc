@@ -186,7 +186,10 @@ void ServerHandshake::MaybeSetUp() {
   job.sockets = {job.stream, side_.Release()};
   reactor::PostSetup([self = shared_from_this(), fabric = fabric_, job, blob = open_.blob,
                       fds = std::move(fds)]() mutable {
-    absl::StatusOr<fabric::Offer> offer = fabric->Prepare(job.id, fabric::Side::kServer, blob);
+    // It may have waited for long: some peers' addresses take a device a second.
+    absl::StatusOr<fabric::Offer> offer =
+        self->ended_ ? absl::CancelledError("the handshake has ended")
+                     : fabric->Prepare(job.id, fabric::Side::kServer, blob);
     job.status = offer.status();
     if (offer.ok()) {
       job.blob = std::move(offer->blob);

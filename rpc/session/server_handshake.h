@@ -1,5 +1,6 @@
 #pragma once
 // One client's handshake, the server's side; see connect.h for the exchange.
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,7 +46,7 @@ class ServerHandshake : public std::enable_shared_from_this<ServerHandshake> {
   const std::shared_ptr<ListenState> listener_;
   const std::string peer_;
   Stage stage_ = Stage::kHello;
-  bool ended_ = false;
+  std::atomic<bool> ended_{false};  // written on the watch's thread
   Engine* engine_ = nullptr;
   std::unique_ptr<HelloSocket> socket_;
   wire::Hello client_;

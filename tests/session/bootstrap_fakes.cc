@@ -46,6 +46,7 @@ FakeFabric::~FakeFabric() {
 absl::StatusOr<fabric::Offer> FakeFabric::Prepare(LinkId link, fabric::Side side,
                                                   absl::string_view peer) {
   if (!reactor::OnSetupThread()) prepared_on_wrong_thread = true;
+  ++prepares;
   const bool client = side == fabric::Side::kClient;
   const absl::Status& fault = client ? faults.prepare_client : faults.prepare_server;
   if (!fault.ok()) return fault;

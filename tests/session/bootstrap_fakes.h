@@ -66,6 +66,7 @@ class FakeFabric final : public fabric::Fabric {
 
   FakeFaults faults;
   bool prepared_on_wrong_thread = false;
+  std::atomic<int> prepares{0};
 
  private:
   struct State {

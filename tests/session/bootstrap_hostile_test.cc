@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/base/limits.h"
 #include "rpc/base/log.h"
+#include "rpc/reactor/service_threads.h"
 #include "rpc/session/address.h"
 #include "rpc/session/random.h"
 #include "rpc/session/side_socket.h"
@@ -221,6 +222,27 @@ TEST_CASE("silent peers are closed at the deadline; one that closes first is no 
     CHECK(recv(side, &byte, 1, 0) == 0);
     close(side);
   }
+  CHECK(server.Serves());
+}
+
+TEST_CASE("a handshake that ended while it waited for the setup thread sets up nothing",
+          "[bootstrap][hostile]") {
+  Server server(absl::Milliseconds(50));
+  std::atomic<bool> blocked{false}, release{false}, done{false};
+  reactor::PostSetup([&] {
+    blocked = true;
+    while (!release) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  REQUIRE(Eventually([&] { return blocked.load(); }));
+  RawClient client(server.listener->address());
+  client.SayHello();
+  client.Send(Open(0));
+  const bool timed_out = Eventually([&] { return server.lines.Count("not done after") == 1; });
+  release = true;
+  CHECK(timed_out);
+  reactor::PostSetup([&] { done = true; });
+  REQUIRE(Eventually([&] { return done.load(); }));
+  CHECK(server.engine.Fake("fast")->prepares == 0);
   CHECK(server.Serves());
 }
 
