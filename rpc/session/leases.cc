@@ -296,7 +296,8 @@ absl::Status WhyNotLeased(Error error, absl::string_view what) {
       return absl::FailedPreconditionError(
           absl::StrCat("this transport does not reach the memory of ", what));
     default:
-      return absl::ResourceExhaustedError(absl::StrCat("the transport cannot lease ", what));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the transport cannot lease ", what, "; the log of their process says why"));
   }
 }
 
