@@ -55,7 +55,7 @@ class LeaseHolder {
   ~LeaseHolder() = default;
 };
 
-class LeaseGroup : public ListNode<LeaseGroup>, public ReadyWaiter {
+class LeaseGroup final : public ListNode<LeaseGroup>, public ReadyWaiter {
  public:
   LeaseGroup(LinkImpl& link, LeaseHolder& holder) : link_(link), holder_(holder) {}
   ~LeaseGroup();
