@@ -5,7 +5,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 
 #include "absl/container/inlined_vector.h"
 #include "rpc/base/check.h"
@@ -104,6 +106,14 @@ Reactor::Impl::Drove Reactor::Impl::Drive(const std::atomic<uint32_t>& done) {
   }
 }
 
+// A timer wakes the own thread, which may be in user code for long: then this caller runs it, a
+// little later.
+int Reactor::Impl::PollTimeoutMs() const {
+  if (timers.empty()) return -1;
+  const int64_t left_ms = (timers.first_due_ns() - Clock()) / 1'000'000;
+  return static_cast<int>(std::clamp<int64_t>(left_ms, 0, INT_MAX - 2)) + 2;
+}
+
 // In the seat, idle: leaves it and sleeps on the pollers' descriptors, unless somebody does
 // already. Any thread may take the seat meanwhile. kDriveOn: awake and in the seat again.
 Reactor::Impl::Drove Reactor::Impl::SleepDriving(const std::atomic<uint32_t>& done) {
@@ -121,6 +131,7 @@ Reactor::Impl::Drove Reactor::Impl::SleepDriving(const std::atomic<uint32_t>& do
     return Drove::kDriveOn;
   }
   SetTimer();
+  const int timeout_ms = PollTimeoutMs();
   waiter.state.store(Waiter::kPolling);
   waiters.Add(waiter);
   ReleaseSeat();
@@ -130,7 +141,7 @@ Reactor::Impl::Drove Reactor::Impl::SleepDriving(const std::atomic<uint32_t>& do
       std::lock_guard lock(watch_mutex);
       for (int fd : watched) fds.push_back({fd, POLLIN, 0});
     }
-    ::poll(fds.data(), fds.size(), -1);
+    ::poll(fds.data(), fds.size(), timeout_ms);
   }
   waiters.Remove(waiter);
   uint64_t count = 0;

@@ -153,6 +153,7 @@ struct Reactor::Impl {
   enum class Drove { kDone, kLostSeat, kIdle, kDriveOn };
   Drove Drive(const std::atomic<uint32_t>& done);
   Drove SleepDriving(const std::atomic<uint32_t>& done);
+  int PollTimeoutMs() const;
   bool SpinAsHeir(const std::atomic<uint32_t>& done);
   void Park(const std::atomic<uint32_t>& done);
 

@@ -84,9 +84,9 @@ void Reactor::Impl::Leave() {
         Tick(false);
         quiet = ArmAll();
       }
-      if (!quiet && own) {
-        waiters.WakePolling();
-      } else if (!quiet && reactor.options_.thread) {  // traffic goes on: the own thread takes over
+      // Traffic goes on. A caller that sleeps takes over: the own thread may be in user code.
+      if (!quiet && (own || sleeper.load() != nullptr)) waiters.WakePolling();
+      if (!quiet && !own && reactor.options_.thread) {  // or the own thread does
         drive_wanted.store(true);
         WakeThread();
       }

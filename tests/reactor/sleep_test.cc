@@ -415,4 +415,46 @@ TEST_CASE("a caller that sleeps has its answer after user code came to the seat 
   CHECK(answered.load() == 1);
 }
 
+TEST_CASE("a caller that sleeps has its answer though another left work behind while user code ran",
+          "[reactor][sleep]") {
+  SleepingCaller caller;
+  caller.Start();
+  caller.AwaitSleep();
+  std::atomic<int> answered{-1};
+  FunctionWork work([&] {
+    std::thread other([&] {
+      while (!caller.reactor->TryEnter()) std::this_thread::yield();
+      caller.poller.under_way = true;
+      caller.reactor->Leave();
+    });
+    other.join();
+    const bool in_time = caller.Answered();
+    caller.poller.under_way = false;
+    answered = in_time ? 1 : 0;  // last: the test ends
+  });
+  caller.reactor->Post(work);
+  while (answered.load() < 0) std::this_thread::sleep_for(milliseconds(1));
+  CHECK(answered.load() == 1);
+}
+
+TEST_CASE("a caller that sleeps has its deadline while user code runs on", "[reactor][sleep]") {
+  SleepingCaller caller;
+  FunctionTimer deadline([&] { Finish(*caller.reactor, caller.done); });
+  while (!caller.reactor->TryEnter()) std::this_thread::yield();
+  caller.reactor->Arm(deadline, caller.reactor->now_ns() + 100'000'000);
+  caller.reactor->Leave();
+  caller.Start();
+  caller.AwaitSleep();
+  std::atomic<int> ended{-1};
+  FunctionWork work([&] {
+    for (int i = 0; i < 5'000 && caller.done.load() == 0; ++i) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    ended = caller.done.load() != 0 ? 1 : 0;  // last: the test ends
+  });
+  caller.reactor->Post(work);
+  while (ended.load() < 0) std::this_thread::sleep_for(milliseconds(1));
+  CHECK(ended.load() == 1);
+}
+
 }  // namespace verbena::reactor
