@@ -131,6 +131,7 @@ bool ShmFabric::Arm() {
   // Pairs with WakePeer.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const bool news =
+      transfers_.busy() ||  // an answer may have come that saw this side awake
       std::any_of(hot_.begin(), hot_.end(),
                   [](const Link* link) { return !link->closing && HasNews(*link); }) ||
       std::any_of(endings_.begin(), endings_.end(),

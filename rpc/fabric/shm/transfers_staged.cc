@@ -47,7 +47,8 @@ bool Transfers::StagesToDo() const {
       if (stage.state == Stage::kCopying && mine) return true;
       // Else a job maps it, and says so.
       if (stage.state == Stage::kAnswered && mine && (!t.stages_wanted || t.imported)) return true;
-      const bool waits = stage.state == Stage::kAsked || stage.state == Stage::kAbandoned;
+      const bool waits = (stage.state == Stage::kAsked && mine) ||
+                         (stage.state == Stage::kAbandoned && t.asked < t.bytes);
       if (waits && Answered(link, i)) return true;
     }
     return false;
