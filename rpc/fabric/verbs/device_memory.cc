@@ -67,6 +67,11 @@ uint64_t UnitsOf(const std::byte* data, size_t bytes) {
 
 absl::Status Take(memory::Device& device, const memory::NicFacts& facts, uint64_t bytes) {
   const uint64_t most = MostOf(facts);
+  if (bytes > most) {  // whatever else is given back
+    return absl::FailedPreconditionError(
+        absl::StrCat(bytes, " bytes of address space for NICs, of which ", most,
+                     " may be used (BAR 1; VERBENA_VERBS_GPUDIRECT_BYTES_MAX)"));
+  }
   absl::MutexLock lock(&TheBooks().mutex);
   uint64_t& registered = TheBooks().registered[&device];
   if (bytes > most - std::min(most, registered)) {

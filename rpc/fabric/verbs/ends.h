@@ -143,6 +143,7 @@ struct ReaderEnd final : End {
   bool listed = false;   // among those that want to post
   uint32_t copying = 0;  // READs whose bytes are copied out of stages: the lane outlives them
   bool flushed = false;  // kDraining, and nothing that was posted is left
+  bool told_down = false;
 };
 
 struct OwnerEnd final : End {

@@ -90,10 +90,9 @@ void VerbsFabric::OnDrained(End& end) {
     receiver_ = nullptr;
   } else if (end.kind == EndKind::kReader) {
     // READs whose completions a failed device never gave may still write until it is destroyed.
-    const bool all_answered = end.outstanding() == 0;
-    if (all_answered && !link.closing) {
-      events_.LaneDown(end.link, static_cast<ReaderEnd&>(end).lane);
-    }
+    auto& reader = static_cast<ReaderEnd&>(end);
+    reader.told_down = end.outstanding() == 0;
+    if (reader.told_down && !link.closing) events_.LaneDown(end.link, reader.lane);
   } else {
     auto& owner = static_cast<OwnerEnd&>(end);
     windows = std::move(owner.windows);
@@ -138,10 +137,8 @@ void VerbsFabric::OnDestroyed(uint32_t number, size_t windows,
     auto& reader = static_cast<ReaderEnd&>(*end);
     ReaderEnd*& newest = link.readers[reader.lane.index];
     if (newest == &reader) newest = nullptr;
-    if (reader.outstanding() > 0) {
-      AbortReads(reader);
-      if (!link.closing) events_.LaneDown(reader.link, reader.lane);
-    }
+    AbortReads(reader);
+    if (!reader.told_down && !link.closing) events_.LaneDown(reader.link, reader.lane);
   } else {
     auto& owner = static_cast<OwnerEnd&>(*end);
     OwnerEnd*& newest = link.owners[owner.lane.index];

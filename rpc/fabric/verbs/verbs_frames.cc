@@ -99,6 +99,14 @@ void VerbsFabric::SendCopy(LinkId id, const std::byte* frame, uint32_t bytes) {
   Link* const link = Find(id);
   if (link == nullptr || link->closing) return;
   ControlEnd& end = *link->control;
+  // Which a peer's credits bound, if it takes what it gave them for.
+  if (end.chain.size() > 2 * traits_.window_slots) {
+    return BeginDown(
+        *link,
+        absl::DataLossError(absl::StrCat("verbs: the peer gives credits for frames ",
+                                         "that it does not take: ", end.chain.size(), " wait")),
+        false);
+  }
   if (end.copied == end.copies.size()) {
     end.copies.push_back(std::make_unique<ControlEnd::Copy>());
   }

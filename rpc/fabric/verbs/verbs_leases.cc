@@ -149,7 +149,7 @@ void VerbsFabric::OnLeaseRegistered(LeaseSlot slot, LinkId id, absl::StatusOr<ib
     return LeaseLive(slot, *record, *end);
   }
   Error error = link.closing ? Error::kLinkDown : Error::kLaneDown;
-  if (!made.ok()) {
+  if (!made.ok() && of_device == nullptr) {  // else it would have been copied
     if (leases_refused_.Due()) {
       VERBENA_LOG(kWarning, "verbs: no lease of ", record->bytes,
                   " bytes: ", made.status().message(), leases_refused_.KeptBack());

@@ -272,6 +272,11 @@ void VerbsFabric::OnReadDone(ReaderEnd& end, const ibv_wc& completion) {
   if (fails && read.error == Error::kOk) {
     read.error = Find(end.link)->closing ? Error::kLinkDown : ErrorOf(completion.status);
   }
+  // Its queue pair is being destroyed without having been drained: nobody would wait for a copy.
+  const bool copied_later = read.stage != Stages::kNone || read.flush != nullptr;
+  if (end.state == EndState::kDestroying && copied_later && read.error == Error::kOk) {
+    read.error = Find(end.link)->closing ? Error::kLinkDown : Error::kLaneDown;
+  }
   // What is not wholly posted is among those that wait, and ends with them.
   const bool posted = read.next_piece == read.pieces.size() || !end.up();
   if (read.works_left == 0 && posted) FinishRead(id, read);
