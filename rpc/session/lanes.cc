@@ -80,6 +80,7 @@ void Lanes::OnOwnerPrepared(uint32_t generation, absl::StatusOr<fabric::Offer> o
   if (!offer.ok()) {
     VERBENA_LOG(kWarning, "link to ", link_.info().peer,
                 ": no bulk lane: ", offer.status().ToString());
+    --owner_.generation;  // the peer never heard of it
     Fail(owner_);
     return;
   }

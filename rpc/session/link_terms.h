@@ -15,7 +15,7 @@
 namespace verbena::session {
 
 // A frame must at least hold the handshake of a lane.
-inline constexpr uint32_t kSegmentBytesMin = 1024;
+inline constexpr uint32_t kSegmentBytesMin = 4096;
 
 absl::Status CheckTerms(const wire::Hello& peer);
 absl::Status CheckSegment(const wire::OpenMessage& peer);

@@ -64,7 +64,7 @@ size_t PieceAt(const wire::PayloadEntry& entry, uint64_t& offset) {
 
 Transfers::~Transfers() {
   VERBENA_DCHECK(idle(), live_, " transfers live");
-  if (!awaiting_.empty()) link_.engine_impl().ForgetAwaiting(*this);
+  link_.engine_impl().ForgetAwaiting(*this);
 }
 
 LinkImpl* Transfers::LinkOf(const Fetch& fetch) {
@@ -112,7 +112,11 @@ void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetI
   transfer.path = all;
   const int64_t now_ns = link_.engine_impl().now_ns();
   transfer.admission_due_ns = now_ns + link_.engine_impl().admission_timeout_ns();
-  if (all == Path::kPinnedStaging) AwaitStreams(transfer);
+  // Fabrics that prepare lanes answer a READ when its bytes are there, not when its copies stand in
+  // the stream: what waits for that would keep their stages and places meanwhile.
+  if (all == Path::kPinnedStaging || link_.fabric().traits().prepares_lanes) {
+    AwaitStreams(transfer);
+  }
   waiting_.PushBack(transfer);
   Admit();
   if (!transfer.admitted) link_.DueAt(transfer.admission_due_ns);

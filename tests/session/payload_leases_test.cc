@@ -376,5 +376,37 @@ TEST_CASE("a fabric that cannot lease ends the call, not the link", "[session][l
   CHECK(next.status.ok());
 }
 
+TEST_CASE("a lane that could not be prepared costs calls with payloads, and is made a while later",
+          "[session][lanes]") {
+  Pair pair(Network(true));
+  REQUIRE(pair.Connect().ok());
+  fabric::sim::Faults none;
+  none.no_lanes = true;
+  pair.network.SetFaults(none);
+  pair.network.BreakLane(*pair.client_fabric, pair.client_id, {0, LaneRole::kOwner, 1});
+  pair.RunFor(1'000'000);
+  memory::Block block = Pair::Pattern(50'000, 1);
+  const OutgoingPayload payload = PayloadOf(block, 1);
+  Outgoing request;
+  request.body = Bytes("no lane");
+  request.payloads = {&payload, 1};
+  TestCall refused("/test/Echo");
+  pair.OnClient([&] { pair.owner.link->StartCall(refused, request); });
+  REQUIRE(pair.Run([&] { return refused.done(); }));
+  CHECK(refused.status.code() == absl::StatusCode::kUnavailable);
+  pair.network.SetFaults({});
+  pair.RunFor(limits::kLaneRebuildWindowNs + 1'000'000);
+  Held held(pair, 50'000);
+  WholeFetch fetch(held);
+  fetch.Start();
+  REQUIRE(pair.Run([&] { return fetch.done(); }, 50'000));
+  CHECK(fetch.status.ok());
+  CHECK(fetch.Right());
+  CHECK(pair.owner.downs == 0);
+  held.served->payloads.reset();
+  held.Answer();
+  REQUIRE(pair.Run([&] { return held.call.done(); }));
+}
+
 }  // namespace
 }  // namespace verbena::session::testing

@@ -118,6 +118,7 @@ absl::StatusOr<Offer> Endpoint::PrepareLane(LinkId link, Lane lane) {
   const std::lock_guard lock(state_->mutex);
   Port* port = Find(link);
   if (port == nullptr || port->down) return absl::UnavailableError("sim: the link is down");
+  if (state_->faults.no_lanes) return absl::ResourceExhaustedError("sim: told to have no lanes");
   LaneEnd& end = port->lanes[{lane.role, lane.index}];
   if (end.up || (end.generation != 0 && lane.generation <= end.generation)) {
     return absl::FailedPreconditionError(absl::StrCat("sim: lane ", lane.index, " has generation ",

@@ -49,6 +49,7 @@ struct Faults {
   double read_breaks_lane = 0;
   double frame_late = 0;     // 100 times the longest delay
   double lease_refused = 0;  // OnLeased(kNoMemory)
+  bool no_lanes = false;     // PrepareLane fails
   bool hold_reads = false;   // READs do not complete until this is off again
 };
 
