@@ -99,8 +99,8 @@ void VerbsFabric::SendCopy(LinkId id, const std::byte* frame, uint32_t bytes) {
   Link* const link = Find(id);
   if (link == nullptr || link->closing) return;
   ControlEnd& end = *link->control;
-  // Which a peer's credits bound, if it takes what it gave them for.
-  if (end.chain.size() > 2 * traits_.window_slots) {
+  // Its credits bound them, by a window, if it takes what it gave them for.
+  if (end.chain.size() > size_t{8} * traits_.window_slots) {
     return BeginDown(
         *link,
         absl::DataLossError(absl::StrCat("verbs: the peer gives credits for frames ",
