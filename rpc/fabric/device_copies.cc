@@ -13,10 +13,10 @@ constexpr size_t kBudgetBytes = 1 << 20;
 }  // namespace
 
 bool DeviceCopies::Start(memory::Device& device, absl::Span<const memory::CopyPiece> pieces,
-                         memory::StreamOrder order, const Job& job) {
+                         const Job& job) {
   std::unique_ptr<memory::CopyEngine>& engine = engines_[&device];
   if (engine == nullptr) engine = device.MakeCopyEngine();
-  if (!engine->Copy(next_, pieces, order)) return false;
+  if (!engine->Copy(next_, pieces, {})) return false;
   jobs_.emplace(next_++, job);
   return true;
 }

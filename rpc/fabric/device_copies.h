@@ -29,8 +29,7 @@ class DeviceCopies {
   };
 
   // False: the device's queue is full, try again after Poll.
-  bool Start(memory::Device& device, absl::Span<const memory::CopyPiece> pieces,
-             memory::StreamOrder order, const Job& job);
+  bool Start(memory::Device& device, absl::Span<const memory::CopyPiece> pieces, const Job& job);
   bool busy() const { return !jobs_.empty(); }
   // Whether a copy of that link, or of one lane of it, is under way.
   bool Busy(LinkId link, const Lane* lane) const;

@@ -52,10 +52,13 @@ struct Traits {
   // Send.
   uint32_t copied_bytes = 0;
   uint32_t read_chunk_bytes = 0;  // the largest Read; a chunk is atomic with respect to revocation
-  // The same where neither end is memory that the host can touch; 0 = no other. Such a copy is many
-  // times as fast, and what each costs to begin would be seen.
+  // The same where neither end is memory that the host can touch; 0 = no other. What each copy by a
+  // device costs to begin would be seen in chunks of the host's size.
   uint32_t device_chunk_bytes = 0;
   uint32_t reads_in_flight = 0;  // chunks worth posting at once on one link
+  // READs into memory of devices come in the order of LocalPiece::order, and ReadOrdered says when
+  // they stand there. Else the session posts them once what is queued there has ended.
+  bool orders_reads = false;
   bool prepares_lanes =
       false;  // lanes need PrepareLane, and Lease may copy device memory; else lane 0 is there
   // How READs come; kNone: OnReadPath says it for each.
@@ -105,7 +108,7 @@ struct LocalPiece {
   memory::Device* device = nullptr;
   std::byte* data = nullptr;
   size_t bytes = 0;
-  memory::StreamOrder order = {};  // of the copies into it
+  memory::StreamOrder order = {};  // of the copies into it, where traits().orders_reads
   // kNone: any; else, where traits().path is kNone, the READ ends with kUnsupported before a byte
   // moves by another.
   Path path = Path::kNone;

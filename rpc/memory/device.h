@@ -153,6 +153,8 @@ class Device {
 Device& HostDevice();
 // NOT_FOUND names the device.
 absl::StatusOr<Device*> FindDevice(::verbena::Device where);
+// "host", "cuda:0". Any thread.
+std::string NameOf(::verbena::Device where);
 void RegisterDevice(std::unique_ptr<Device> device);
 // Which device of this process imports what a peer exported from one of `kind`, `from_peer`, to be
 // copied to memory of `destination`: that itself where it is of the kind, since then it can take

@@ -29,18 +29,6 @@ Device* Find(Devices& all, ::verbena::Device where) ABSL_SHARED_LOCKS_REQUIRED(a
   return nullptr;
 }
 
-absl::string_view KindName(::verbena::Device::Kind kind) {
-  switch (kind) {
-    case ::verbena::Device::Kind::kHost:
-      return "host";
-    case ::verbena::Device::Kind::kCuda:
-      return "cuda";
-    case ::verbena::Device::Kind::kFake:
-      return "fake";
-  }
-  return "unknown";
-}
-
 }  // namespace
 
 absl::StatusOr<Device*> FindDevice(::verbena::Device where) {
@@ -49,15 +37,27 @@ absl::StatusOr<Device*> FindDevice(::verbena::Device where) {
   absl::ReaderMutexLock lock(&all.mutex);
   if (Device* const device = Find(all, where)) return device;
   return absl::NotFoundError(absl::StrCat(
-      "no device ", KindName(where.kind()), ":", where.index(), " in this process",
+      "no device ", NameOf(where), " in this process",
       where.kind() == ::verbena::Device::Kind::kCuda ? "; UseGpus() makes GPUs known" : ""));
+}
+
+std::string NameOf(::verbena::Device where) {
+  switch (where.kind()) {
+    case ::verbena::Device::Kind::kHost:
+      return "host";
+    case ::verbena::Device::Kind::kCuda:
+      return absl::StrCat("cuda:", where.index());
+    case ::verbena::Device::Kind::kFake:
+      return absl::StrCat("fake:", where.index());
+  }
+  return absl::StrCat("device ", static_cast<int>(where.kind()), ":", where.index());
 }
 
 void RegisterDevice(std::unique_ptr<Device> device) {
   Devices& all = All();
   absl::MutexLock lock(&all.mutex);
-  VERBENA_CHECK(Find(all, device->where()) == nullptr, KindName(device->where().kind()), ":",
-                device->where().index(), " is registered already");
+  VERBENA_CHECK(Find(all, device->where()) == nullptr, NameOf(device->where()),
+                " is registered already");
   all.others.push_back(std::move(device));
 }
 

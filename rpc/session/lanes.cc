@@ -190,9 +190,9 @@ void Lanes::OnDownRecord(const wire::LaneRecord& record) {
   End& end = EndOf(record.sender_owns ? LaneRole::kReader : LaneRole::kOwner);
   if (end.generation != record.generation) return;
   if (static_cast<Error>(record.cause) == Error::kUnsupported) {
-    const bool broken = end.state != State::kUp;
+    const bool up = end.state == State::kUp;
     Fail(end);
-    if (!broken) link_.fabric().BreakLane(link_.id(), LaneOf(end));
+    if (up) link_.fabric().BreakLane(link_.id(), LaneOf(end));
   } else if (end.state == State::kUp) {
     end.state = State::kBreaking;
     link_.fabric().BreakLane(link_.id(), LaneOf(end));

@@ -14,7 +14,8 @@
 
 namespace verbena::session {
 
-// A frame must at least hold the handshake of a lane.
+// A frame must at least hold the handshake of a lane, and the keys of a payload in as many pieces
+// as there may be.
 inline constexpr uint32_t kSegmentBytesMin = 4096;
 
 absl::Status CheckTerms(const wire::Hello& peer);

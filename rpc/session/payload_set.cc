@@ -7,6 +7,15 @@
 namespace verbena::session {
 namespace {
 
+// Made once: it is given with every set, and mostly nobody is there to hear it.
+const absl::Status& Released() {
+  static const absl::Status* const status =
+      new absl::Status(absl::CancelledError("the payloads were released"));
+  return *status;
+}
+
+}  // namespace
+
 ::verbena::Device WhereOf(const wire::PayloadEntry& entry) {
   switch (static_cast<::verbena::Device::Kind>(entry.device_kind)) {
     case ::verbena::Device::Kind::kCuda:
@@ -18,15 +27,6 @@ namespace {
   }
   return ::verbena::Device::Host();
 }
-
-// Made once: it is given with every set, and mostly nobody is there to hear it.
-const absl::Status& Released() {
-  static const absl::Status* const status =
-      new absl::Status(absl::CancelledError("the payloads were released"));
-  return *status;
-}
-
-}  // namespace
 
 bool EngineGate::RunInSeat(reactor::Work& work, EngineImpl** engine) {
   const bool open = (state_.fetch_add(1, std::memory_order_acquire) & kClosed) == 0;

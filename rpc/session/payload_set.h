@@ -13,6 +13,9 @@
 
 namespace verbena::session {
 
+// Where its owner says that it lies; of a kind that is unknown here, the host.
+::verbena::Device WhereOf(const wire::PayloadEntry& entry);
+
 class EngineImpl;
 class LinkImpl;
 

@@ -1,32 +1,16 @@
 #include "rpc/session/read_failure.h"
 
-#include <string>
-
 #include "absl/strings/str_cat.h"
 #include "rpc/memory/device.h"
+#include "rpc/session/payload_set.h"
 
 namespace verbena::session {
 namespace {
 
-std::string NameOf(uint8_t kind, int index) {
-  switch (static_cast<::verbena::Device::Kind>(kind)) {
-    case ::verbena::Device::Kind::kCuda:
-      return absl::StrCat("cuda:", index);
-    case ::verbena::Device::Kind::kFake:
-      return absl::StrCat("fake:", index);
-    case ::verbena::Device::Kind::kHost:
-      break;
-  }
-  return "the host";
-}
-
-std::string NameOf(const memory::Device& device) {
-  return NameOf(static_cast<uint8_t>(device.where().kind()), device.where().index());
-}
-
 absl::Status DeviceFailed(const memory::Device& device, const absl::Status& why) {
-  return absl::Status(why.code(), absl::StrCat(NameOf(device), ", which holds the destination, ",
-                                               "has failed: ", why.message()));
+  return absl::Status(
+      why.code(), absl::StrCat(memory::NameOf(device.where()), ", which holds the destination, ",
+                               "has failed: ", why.message()));
 }
 
 // A copy to a device that has not failed, and whose memory is there, did not fault for it.
@@ -42,7 +26,7 @@ absl::Status DestinationFault(const Transfer& transfer) {
     const auto there = piece.device->Describe(piece.data, piece.bytes);
     if (there.ok()) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("the destination on ", NameOf(*piece.device),
+        absl::StrCat("the destination on ", memory::NameOf(piece.device->where()),
                      " was freed during the fetch: ", there.status().message()));
   }
   return absl::OkStatus();
@@ -51,12 +35,10 @@ absl::Status DestinationFault(const Transfer& transfer) {
 absl::Status Fault(const Transfer& transfer) {
   absl::Status here = DestinationFault(transfer);
   if (!here.ok()) return here;
-  const wire::PayloadEntry& entry = *transfer.entry;
-  if (entry.device_kind == static_cast<uint8_t>(::verbena::Device::Kind::kHost)) {
-    return StatusOf(Error::kFault);
-  }
+  const ::verbena::Device where = WhereOf(*transfer.entry);
+  if (where == ::verbena::Device::Host()) return StatusOf(Error::kFault);
   return absl::DataLossError(absl::StrCat("the payload's memory vanished, or ",
-                                          NameOf(entry.device_kind, entry.device_index),
+                                          memory::NameOf(where),
                                           " of its owner, which holds it, has failed"));
 }
 

@@ -101,21 +101,25 @@ void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetI
   if (status.ok() && bytes != 0 && !link_.up()) status = link_.DownStatus();
   if (status.ok() && bytes != 0 && link_.lanes().ReaderFailed())
     status = StatusOf(Error::kLaneDown);
+  std::vector<memory::ReadinessRef> awaited;
+  if (status.ok() && bytes != 0 && !link_.fabric().traits().orders_reads) {
+    status = RecordStreams(fetch, awaited);
+  }
   if (!status.ok() || bytes == 0) {
     link_.engine_impl().DoneLater(fetch, std::move(status));
     return;
   }
   Transfer& transfer = Add(fetch, set);
   transfer.entry = &entry;
+  transfer.awaited = std::move(awaited);
   transfer.bytes = bytes;
   transfer.chunk_bytes = ChunkBytes(fetch, entry);
   transfer.path = all;
   const int64_t now_ns = link_.engine_impl().now_ns();
   transfer.admission_due_ns = now_ns + link_.engine_impl().admission_timeout_ns();
-  // Fabrics that prepare lanes answer a READ when its bytes are there, not when its copies stand in
-  // the stream: what waits for that would keep their stages and places meanwhile.
-  if (all == Path::kPinnedStaging || link_.fabric().traits().prepares_lanes) {
-    AwaitStreams(transfer);
+  if (!transfer.awaited.empty()) {
+    if (awaiting_.empty()) link_.engine_impl().AwaitReady(*this);
+    awaiting_.push_back(&transfer);
   }
   waiting_.PushBack(transfer);
   Admit();
@@ -123,19 +127,18 @@ void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetI
   Pump();
 }
 
-void Transfers::AwaitStreams(Transfer& transfer) {
+absl::Status Transfers::RecordStreams(const Fetch& fetch,
+                                      std::vector<memory::ReadinessRef>& awaited) {
   const fabric::LocalPiece* last = nullptr;
-  for (const fabric::LocalPiece& piece : transfer.fetch->pieces) {
+  for (const fabric::LocalPiece& piece : fetch.pieces) {
     const bool known = last != nullptr && last->order.stream == piece.order.stream;
-    if (piece.order.stream == nullptr || known) continue;
+    if (piece.order.stream == nullptr || piece.device->host_accessible() || known) continue;
     last = &piece;
-    // Without it, its copies wait for the stream in stages.
     absl::StatusOr<memory::ReadinessRef> ready = piece.device->Record(piece.order);
-    if (ready.ok() && !(*ready)->ready()) transfer.awaited.push_back(*std::move(ready));
+    if (!ready.ok()) return ready.status();
+    if (!(*ready)->ready()) awaited.push_back(*std::move(ready));
   }
-  if (transfer.awaited.empty()) return;
-  if (awaiting_.empty()) link_.engine_impl().AwaitReady(*this);
-  awaiting_.push_back(&transfer);
+  return absl::OkStatus();
 }
 
 bool Transfers::PollReady(bool ask) {

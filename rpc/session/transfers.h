@@ -4,9 +4,9 @@
 // posts no more and ends when its posted chunks have; if they do not within a bound, the lane is
 // broken. Chunks lost with a lane are posted again on its successor.
 //
-// Where bytes for a device go by stages, a transfer in the order of a stream posts nothing before
-// the work that was queued there has ended: its chunks would keep the stages, and places among the
-// posted, from others for as long as that takes.
+// Where the fabric does not order READs (traits().orders_reads), a transfer in the order of a
+// stream posts nothing before the work that was queued there has ended: its chunks would keep
+// stages, and places among the posted, from others for as long as that takes.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -98,8 +98,8 @@ class Transfers final : public ReadyWaiter {
   // How all of its bytes come; kNone: that is said by READ.
   Path PathOfAll(const Fetch& fetch, const wire::PayloadEntry& entry) const;
   absl::Status Check(const Fetch& fetch, const wire::PayloadEntry& entry, uint64_t& bytes) const;
-  // Of a fetch that goes by stages, for the streams that it is ordered by.
-  void AwaitStreams(Transfer& transfer);
+  // What is queued now on the streams that it is ordered by.
+  static absl::Status RecordStreams(const Fetch& fetch, std::vector<memory::ReadinessRef>& awaited);
   void Admit();
   Transfer* Pick();
   // The rest of it waits for a lane, or for keys on that.

@@ -2,25 +2,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/memory/copy_now.h"
+#include "rpc/memory/device.h"
 #include "rpc/tensor/layout.h"
 
 namespace verbena {
-namespace {
-
-std::string DeviceName(Device device) {
-  switch (device.kind()) {
-    case Device::Kind::kHost:
-      return "host";
-    case Device::Kind::kCuda:
-      return absl::StrCat("cuda:", device.index());
-    case Device::Kind::kFake:
-      return absl::StrCat("fake:", device.index());
-  }
-  return absl::StrCat("device ", static_cast<int>(device.kind()), ":", device.index());
-}
-
-}  // namespace
-
 std::string TensorSlice::DebugString() const {
   std::string text = "[";
   for (size_t i = 0; i < count_ && i < Shape::kRankMax; ++i) {
@@ -106,8 +91,8 @@ absl::Status Tensor::CheckValues(DType want, size_t alignment) const {
         absl::StrCat("the tensor holds ", dtype_.DebugString(), ", not ", want.DebugString()));
   }
   if (!(device() == Device::Host())) {
-    return absl::FailedPreconditionError(absl::StrCat("the tensor lies on ", DeviceName(device()),
-                                                      "; fetch or copy it to the host first"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the tensor lies on ", memory::NameOf(device()), "; fetch or copy it to the host first"));
   }
   if (!contiguous()) {
     return absl::FailedPreconditionError(
@@ -125,7 +110,7 @@ std::string Tensor::DebugString() const {
   if (dtype_.bits() == 0) return "no tensor";
   std::string text = absl::StrCat(dtype_.DebugString(), shape_.DebugString());
   if (!contiguous()) absl::StrAppend(&text, " strides ", strides_.DebugString());
-  if (!(device() == Device::Host())) absl::StrAppend(&text, " on ", DeviceName(device()));
+  if (!(device() == Device::Host())) absl::StrAppend(&text, " on ", memory::NameOf(device()));
   if (read_only()) text += " read-only";
   return text;
 }

@@ -210,7 +210,7 @@ bool IsSoft(const MachineFacts& facts, absl::string_view name) {
 
 void ExamineGpu(const MachineFacts& facts, const fabric::verbs::GpuReport& gpu,
                 Findings& findings) {
-  if (gpu.trial.ran && !gpu.trial.works && !IsSoft(facts, gpu.tried)) {
+  if (gpu.trial.ran && !gpu.trial.works && gpu.nic.writable && !IsSoft(facts, gpu.tried)) {
     const bool no_way = !gpu.nic.dma_buf && !facts.gpu.peermem;
     Problem(findings, "gpu",
             absl::StrCat(gpu.tried, " does not reach memory of ", gpu.name,

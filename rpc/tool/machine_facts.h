@@ -67,8 +67,8 @@ struct MachineFacts {
 };
 
 // Looks at this machine: opens its RDMA devices, makes a slab, sends over each port, and has a NIC
-// write into each GPU, which takes a context there where both are. Takes up to
-// some seconds. Not on a reactor.
+// write into each GPU, which takes a context there where both are. Takes up to some seconds. Not on
+// a reactor.
 MachineFacts GatherFacts();
 
 // "always [madvise] never" -> "madvise".

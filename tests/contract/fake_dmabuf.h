@@ -3,8 +3,6 @@
 // is mapped and registered as host memory by the addresses of the device. So a NIC reads and writes
 // memory that the CPU may not touch, through the library's own code on both ends. It takes what the
 // kernel takes, and no more.
-#include <infiniband/verbs.h>
-
 #include <atomic>
 
 namespace verbena::fabric::verbs {

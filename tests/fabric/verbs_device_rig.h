@@ -55,10 +55,9 @@ struct DeviceRig {
     return contract::LeaseNow(pair, pair.server(), pair.server_events, slot, kLink, OwnerLane(),
                               source, 0, kBytes);
   }
-  void Read(uint32_t i, const RemoteKey& key, ::verbena::Path path = ::verbena::Path::kNone,
-            memory::StreamOrder order = {}) {
+  void Read(uint32_t i, const RemoteKey& key, ::verbena::Path path = ::verbena::Path::kNone) {
     const size_t bytes = std::min(kChunk, kBytes - i * kChunk);
-    const LocalPiece piece{&to, target->base() + i * kChunk, bytes, order, path};
+    const LocalPiece piece{&to, target->base() + i * kChunk, bytes, {}, path};
     pair.client().Read({i, 1}, kLink, ReaderLane(), key, i * kChunk, {&piece, 1});
   }
   void ReadAll(const RemoteKey& key) {

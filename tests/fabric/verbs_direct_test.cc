@@ -3,7 +3,6 @@
 
 #include "rpc/fabric/verbs/device_memory.h"
 #include "rpc/fabric/verbs/gpu_report.h"
-#include "rpc/memory/fake_stream.h"
 #include "rpc/memory/registrars.h"
 #include "tests/contract/fake_dmabuf.h"
 #include "tests/fabric/verbs_device_rig.h"
@@ -188,13 +187,15 @@ TEST_CASE("library memory that is being read into is not let go of", "[verbs][gd
   FakeDmaBuf nic;
   DirectRig d(Rungs()[1], 36);
   const RemoteKey key = d.Lease();
-  memory::FakeStream stream;
-  stream.Launch([] {});
-  d.Read(0, key, ::verbena::Path::kNone, {&stream});
-  d.pair.Settle();
-  CHECK(absl::IsFailedPrecondition(memory::UnregisterRegion(d.target->buffer_id())));
-  stream.Finish();
+  d.Read(0, key);
   REQUIRE(d.pair.Until([&] { return d.Done() == 1; }));
+  // As a READ under way has it.
+  const std::vector<memory::Extent> extents = *d.to.Describe(d.target->base(), 1);
+  Domain& domain = **Domain::Of(*TestPort().device, d.pair.client().traits().revocation);
+  Domain::Pin pin = domain.FindDevice(d.to, extents.front());
+  REQUIRE(pin);
+  CHECK(absl::IsFailedPrecondition(memory::UnregisterRegion(d.target->buffer_id())));
+  pin.Reset();
   CHECK(memory::UnregisterRegion(d.target->buffer_id()).ok());
   CHECK(DeviceBytesOf(d.to).registered == 0);
 }
@@ -272,34 +273,6 @@ TEST_CASE("a device that does not see a NIC's writes by itself is flushed, once 
   d.ReadAll(key);
   REQUIRE(d.pair.Until([&] { return d.Done() == DeviceRig::kChunks; }));
   CHECK(d.AllBy(kStaged));
-}
-
-TEST_CASE("a READ in the order of a stream begins when the stream has got there", "[verbs][gdr]") {
-  FakeDmaBuf nic;
-  DirectRig d(Rungs()[1]);
-  const RemoteKey key = d.Lease();
-  memory::FakeStream stream;
-  bool ran = false;
-  stream.Launch([&ran] { ran = true; });
-  d.Read(0, key, ::verbena::Path::kNone, {&stream});
-  d.Read(1, key);  // of no stream, and not behind it
-  REQUIRE(d.pair.Until([&] { return d.Done() == 1; }));
-  d.pair.Settle();
-  CHECK(d.Done() == 1);
-  std::vector<std::byte> seen(DeviceRig::kChunk);
-  d.to.Read(seen.data(), d.target->base(), seen.size());
-  CHECK(seen == std::vector<std::byte>(DeviceRig::kChunk));
-  stream.Finish();
-  REQUIRE(d.pair.Until([&] { return d.Done() == 2; }));
-  CHECK(ran);
-  // A lane that breaks does not wait for streams.
-  stream.Launch([] {});
-  d.Read(2, key, ::verbena::Path::kNone, {&stream});
-  d.pair.Settle();
-  d.pair.client().BreakLane(kLink, ReaderLane());
-  REQUIRE(d.pair.Until([&] { return d.Done(Error::kLaneDown) == 1; }));
-  REQUIRE(d.pair.Until([&] { return d.pair.client_events.lanes_down[kLink].size() == 1; }));
-  stream.Finish();
 }
 
 TEST_CASE("the doctor's pattern goes into a device's memory and out of it, or says why not",

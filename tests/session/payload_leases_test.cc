@@ -1,4 +1,6 @@
 // Leases of payloads: asked for, forced, aged; lanes that break under them.
+#include "rpc/session/link_terms.h"
+#include "rpc/wire/control.h"
 #include "tests/session/payload_pair.h"
 
 namespace verbena::session::testing {
@@ -406,6 +408,11 @@ TEST_CASE("a lane that could not be prepared costs calls with payloads, and is m
   held.served->payloads.reset();
   held.Answer();
   REQUIRE(pair.Run([&] { return held.call.done(); }));
+}
+
+TEST_CASE("the smallest frame holds the keys of a payload in as many pieces as there may be",
+          "[session][leases]") {
+  CHECK(wire::kFrameHeaderBytes + wire::LeaseKeysBytes(limits::kPiecesMax) <= kSegmentBytesMin);
 }
 
 }  // namespace

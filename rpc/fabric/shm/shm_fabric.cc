@@ -52,6 +52,7 @@ ShmFabric::ShmFabric(const ShmOptions& options)
   traits_.copied_bytes = limits::kSegmentBytes;
   traits_.read_chunk_bytes = kReadChunkBytes;
   traits_.device_chunk_bytes = kDeviceChunkBytes;
+  traits_.orders_reads = true;
   traits_.reads_in_flight = 2;
   traits_.revocation = Revocation::kWord;
   traits_.bounds_enforced = false;

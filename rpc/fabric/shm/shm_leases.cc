@@ -17,6 +17,7 @@ constexpr uint32_t kLeaseSlotsMax = 1 << 22;
 // Buffers of which it is remembered that no peer can map them. Beyond, the first is found out
 // again.
 constexpr size_t kStagedMax = 1024;
+
 // Memory of a device that is there, and that no process can be given.
 bool CanStage(const memory::Region& region, const absl::Status& why) {
   return !region.device().host_accessible() &&

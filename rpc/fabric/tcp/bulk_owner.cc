@@ -104,7 +104,7 @@ bool BulkOwner::StartCopy(const Request& request, const LeaseTable::Row& row, Pr
   job.place = request.sequence;
   job.stage = stage;
   job.stages = stages_;
-  if (!copies_.Start(row.region->device(), {&piece, 1}, {}, job)) {
+  if (!copies_.Start(row.region->device(), {&piece, 1}, job)) {
     stages_->Give(stage);
     return false;
   }

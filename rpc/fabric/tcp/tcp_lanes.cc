@@ -203,7 +203,7 @@ bool TcpFabric::PollCopies() {
     job.read = read.slot;
     job.stage = read.stage;
     job.stages = read.stages;
-    if (!copies_.Start(*read.device, pieces, read.pieces[0].order, job)) break;
+    if (!copies_.Start(*read.device, pieces, job)) break;
     uncopied_.pop_front();
   }
   copies_.Poll([this](const DeviceCopies::Job& job, bool ok) { OnCopied(job, ok); });

@@ -123,7 +123,7 @@ class Domain final : public memory::Registrar {
 
   struct Refusal {
     bool final = false;
-    std::map<int, bool> said;  // by code
+    uint32_t said = 0;  // a bit for each code
   };
 
   void NoteRefusal(memory::Device& device, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -37,12 +37,11 @@ void Domain::NoteRefusal(memory::Device& device, const absl::Status& why) {
     absl::MutexLock lock(&mutex_);
     Refusal& refusal = refusals_[&device];
     refusal.final |= absl::IsUnimplemented(why);
-    if (std::exchange(refusal.said[static_cast<int>(why.code())], true)) return;
+    const uint32_t bit = 1u << static_cast<int>(why.code());
+    if ((std::exchange(refusal.said, refusal.said | bit) & bit) != 0) return;
   }
-  const bool cuda = device.where().kind() == ::verbena::Device::Kind::kCuda;
   VERBENA_LOG(kWarning, "verbs: ", device_.name(), " does not reach memory of ",
-              cuda ? "cuda:" : "fake:", device.where().index(),
-              ", which goes by way of the host's: ", why.message());
+              memory::NameOf(device.where()), ", which goes by way of the host's: ", why.message());
 }
 
 absl::StatusOr<ibv_mr*> Domain::WithRoom(memory::Device& device,

@@ -117,11 +117,10 @@ struct ReadRecord {
   std::vector<LocalPiece> staged;
   std::shared_ptr<Stages> stages;
   uint32_t stage = Stages::kNone;
-  bool parked = false;   // waits for a stage, or its stream
+  bool parked = false;   // waits for a stage
   bool copying = false;  // READ, and its device copies or flushes it, or will
   // Into a device's memory by the NIC itself.
   memory::Device* flush = nullptr;  // who is flushed when it is READ
-  memory::ReadinessRef after;       // what it waits for
   ::verbena::Path required = ::verbena::Path::kNone;
 };
 using ReadId = SlotId<struct ReadRecordTag>;

@@ -41,8 +41,7 @@ void TryWith(const std::string& nic, memory::Device& gpu, const PortFilter& filt
 
 GpuReport ReportGpu(memory::Device& gpu, const VerbsReport& devices, absl::string_view root) {
   GpuReport report;
-  const bool cuda = gpu.where().kind() == ::verbena::Device::Kind::kCuda;
-  report.name = absl::StrCat(cuda ? "cuda:" : "fake:", gpu.where().index());
+  report.name = memory::NameOf(gpu.where());
   if (const memory::NicAccess* const access = memory::NicAccessOf(gpu)) {
     report.nic = access->nic_facts();
   }

@@ -1,9 +1,9 @@
 #pragma once
 // What a verbs RemoteKey says: where the lease lies in its owner, how long it is and what memory
 // that is, the key that lets a queue pair READ it, and the generation of the lane that the key
-// belongs to. A key that was
-// damaged, or is of another lane, is found out at the reader's end and not by the device, whose
-// answer would cost the lane; nothing here protects the owner, which its device does.
+// belongs to. A key that was damaged, or is of another lane, is found out at the reader's end and
+// not by the device, whose answer would cost the lane; nothing here protects the owner, which its
+// device does.
 #include <cstdint>
 #include <optional>
 

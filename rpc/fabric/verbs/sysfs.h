@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "rpc/topology/pci.h"
 
 namespace verbena::fabric::verbs {
 
-inline constexpr absl::string_view kSysfs = "/sys";
+using topology::kSysfs;
 
 // A file's first line without white space around it; empty where there is none.
 std::string ReadLine(const std::string& path);

@@ -1,8 +1,6 @@
 // READs that the NIC writes into a device's memory by itself. Their destinations are registered by
-// jobs, once for each allocation; what cannot be is staged. One that is to come in the order of a
-// stream is posted when the stream has got there, and ends when it has been written; where the
-// device does not see what a NIC wrote by itself, it is flushed first, once for all READs that
-// ended meanwhile.
+// jobs, once for each allocation; what cannot be is staged. Where the device does not see what a
+// NIC wrote by itself, it is flushed before the READ ends, once for all READs that ended meanwhile.
 #include <algorithm>
 #include <utility>
 
@@ -98,48 +96,13 @@ void VerbsFabric::OnDestinations(ReadId id, const std::vector<LocalPiece>& piece
 // Its pieces have their keys.
 void VerbsFabric::PostDirect(ReadId id, ReadRecord& read, absl::Span<const LocalPiece> pieces) {
   if (!TakesPath(id, read, ::verbena::Path::kGdrRead)) return;
-  memory::Device* device = nullptr;
-  memory::StreamOrder order;
   for (const LocalPiece& piece : pieces) {
     if (piece.bytes == 0 || piece.device->host_accessible()) continue;
-    device = piece.device;
-    order = piece.order;
-  }
-  if (memory::NicAccessOf(*device)->nic_facts().flushes) read.flush = device;
-  if (order.stream != nullptr) {
-    absl::StatusOr<memory::ReadinessRef> after = device->Record(order);
-    if (!after.ok()) {
-      VERBENA_LOG(kWarning, "verbs: a READ in the order of a stream: ", after.status().message());
-      read.error = Error::kFault;
-      return FinishRead(id, read);
-    }
-    if (!(*after)->ready()) {
-      read.after = *std::move(after);
-      read.parked = true;
-      return want_stream_.push_back(id);
-    }
+    if (memory::NicAccessOf(*piece.device)->nic_facts().flushes) read.flush = piece.device;
   }
   auto& end = static_cast<ReaderEnd&>(*ends_.Find(read.end));
   end.waiting.push_back(id);
   ListReader(end);
-}
-
-void VerbsFabric::PollStreams() {
-  std::erase_if(want_stream_, [this](ReadId id) {
-    ReadRecord* const read = reads_.Find(id);
-    if (read == nullptr) return true;  // it has ended
-    if (!read->after->ready()) {
-      if (read->after->Look().ok()) return false;
-      read->error = Error::kFault;
-      FinishRead(id, *read);
-      return true;
-    }
-    read->parked = false;
-    auto& end = static_cast<ReaderEnd&>(*ends_.Find(read->end));
-    end.waiting.push_back(id);
-    ListReader(end);
-    return true;
-  });
 }
 
 // It is READ; its device may not see it yet. Its lane outlives that, as it does copies.

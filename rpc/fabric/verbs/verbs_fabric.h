@@ -268,7 +268,6 @@ class VerbsFabric final : public Fabric, private DeviceListener {
                    std::vector<Unreached>& unreached);
   void OnDestinations(ReadId id, const std::vector<LocalPiece>& pieces, bool ok);
   void PostDirect(ReadId id, ReadRecord& read, absl::Span<const LocalPiece> pieces);
-  void PollStreams();
   void Flush(ReadId id, ReadRecord& read);
   void StartFlush(memory::Device& device);
 
@@ -379,9 +378,8 @@ class VerbsFabric final : public Fabric, private DeviceListener {
   uint64_t windows_made_ = 0;        // and not deallocated
   std::vector<LeaseSlot> want_window_;
   bool windows_asked_ = false;
-  std::shared_ptr<Stages> stages_;   // while READs are staged
-  std::deque<ReadId> want_stage_;    // in turn; some of them may be gone
-  std::vector<ReadId> want_stream_;  // wait for their streams; some of them may be gone
+  std::shared_ptr<Stages> stages_;  // while READs are staged
+  std::deque<ReadId> want_stage_;   // in turn; some of them may be gone
   struct Flushes {
     bool under_way = false;
     std::vector<ReadId> waiting;  // for the next

@@ -43,7 +43,6 @@ bool VerbsFabric::Poll(EventSink& sink) {
     read_pace_.Measure(SteadyNs());
   }
   if (copies_.busy() || !uncopied_.empty() || !lease_copies_.empty()) any |= PollCopies();
-  if (!want_stream_.empty()) PollStreams();
   if (!owners_.empty()) PostOwned();
   if (!byes_.empty()) CheckByes();
   if (!draining_.empty()) CheckDraining();
@@ -122,7 +121,7 @@ bool VerbsFabric::HasLater() const {
   return !events_.empty() || inbox_->any() || !chained_.empty() || !started_.empty() ||
          !byes_.empty() || !draining_.empty() || !owners_.empty() || stashed_ > 0 ||
          (!want_buffer_.empty() && (sendable_ || sends_->empty())) || receives_->MustRepost() ||
-         copies_.busy() || !uncopied_.empty() || !lease_copies_.empty() || !want_stream_.empty() ||
+         copies_.busy() || !uncopied_.empty() || !lease_copies_.empty() ||
          (!readers_.empty() && !read_pace_.full());
 }
 

@@ -92,7 +92,7 @@ bool VerbsFabric::BeginCopyOut(ReadId id, ReadRecord& read) {
   job.link = ends_.Find(read.end)->link;
   job.lane = {0, LaneRole::kReader, 0};
   job.read = JobName(id);
-  return copies_.Start(*device, pieces, read.staged[0].order, job);
+  return copies_.Start(*device, pieces, job);
 }
 
 void VerbsFabric::OnCopiedOut(ReadId id, bool ok) {
@@ -164,7 +164,7 @@ void VerbsFabric::PumpLeaseCopy(LeaseSlot slot, LeaseRecord& record) {
     job.link = record.link;
     job.lane = {0, LaneRole::kOwner, 0};
     job.lease = slot;
-    if (!copies_.Start(copy.region->device(), {&piece, 1}, {}, job)) return;
+    if (!copies_.Start(copy.region->device(), {&piece, 1}, job)) return;
     copy.asked += bytes;
     ++copy.under_way;
   }
