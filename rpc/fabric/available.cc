@@ -17,6 +17,7 @@ namespace {
 struct VerbsNote {
   std::mutex mutex;
   absl::Status status;
+  std::string said;  // the last that was logged
 };
 VerbsNote& TheNote() {
   static VerbsNote* const note = new VerbsNote;
@@ -27,11 +28,11 @@ void NoteVerbs(const absl::Status& status) {
   {
     const std::lock_guard lock(TheNote().mutex);
     TheNote().status = status;
+    // Most machines have no such device, which is nothing to speak of; and each reactor asks.
+    if (status.ok() || absl::IsNotFound(status) || TheNote().said == status.message()) return;
+    TheNote().said = std::string(status.message());
   }
-  // Most machines have no such device, which is nothing to speak of.
-  if (!status.ok() && !absl::IsNotFound(status)) {
-    VERBENA_LOG(kWarning, "verbs cannot be used: ", status.message());
-  }
+  VERBENA_LOG(kWarning, "verbs cannot be used: ", status.message());
 }
 
 }  // namespace

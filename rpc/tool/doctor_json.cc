@@ -99,6 +99,17 @@ Json OfPort(const PortReport& port) {
           {"counters", port.counters}};
 }
 
+// Of a variable that is not set the value is null.
+Json OfSettings(const MachineFacts& facts) {
+  Json all = Json::array();
+  for (const fabric::verbs::Setting& setting : facts.verbs.settings) {
+    all.push_back({{"name", setting.name},
+                   {"value", setting.value.empty() ? Json() : Json(setting.value)},
+                   {"problem", setting.problem}});
+  }
+  return all;
+}
+
 Json OfVerbs(const MachineFacts& facts) {
   Json devices = Json::array();
   for (const DeviceReport& device : facts.verbs.devices) {
@@ -120,7 +131,8 @@ Json OfVerbs(const MachineFacts& facts) {
                        {"distance", choice.distance},
                        {"why", choice.why}});
   }
-  return {{"filter",
+  return {{"settings", OfSettings(facts)},
+          {"filter",
            {{"device", facts.verbs.filter.device},
             {"gid_index", Known(facts.verbs.filter.gid_index)},
             {"pkey", Known(facts.verbs.filter.pkey)}}},

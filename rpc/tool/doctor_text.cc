@@ -1,6 +1,9 @@
 // What `verbena doctor` prints for people.
 #include <optional>
+#include <string>
+#include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "rpc/tool/doctor.h"
@@ -82,18 +85,23 @@ void PrintDevice(const DeviceReport& device, std::string& out) {
   for (const PortReport& port : device.ports) PrintPort(port, out);
 }
 
+void PrintSettings(const MachineFacts& facts, std::string& out) {
+  absl::StrAppend(&out, "RDMA settings:\n");
+  std::vector<std::string> unset;
+  for (const fabric::verbs::Setting& setting : facts.verbs.settings) {
+    if (setting.value.empty()) {
+      unset.push_back(setting.name);
+      continue;
+    }
+    absl::StrAppend(&out, "  ", setting.name, "=", absl::CHexEscape(setting.value),
+                    setting.problem.empty() ? "" : " (see below)", "\n");
+  }
+  absl::StrAppend(&out, "  not set: ", absl::StrJoin(unset, " "), "\n");
+}
+
 void PrintVerbs(const MachineFacts& facts, std::string& out) {
-  const fabric::verbs::PortFilter& filter = facts.verbs.filter;
+  PrintSettings(facts, out);
   absl::StrAppend(&out, "RDMA devices:", facts.verbs.devices.empty() ? " none" : "", "\n");
-  if (!filter.device.empty()) {
-    absl::StrAppend(&out, "  VERBENA_VERBS_DEVICE=", filter.device, "\n");
-  }
-  if (filter.gid_index >= 0) {
-    absl::StrAppend(&out, "  VERBENA_VERBS_GID_INDEX=", filter.gid_index, "\n");
-  }
-  if (filter.pkey >= 0) {
-    absl::StrAppend(&out, "  VERBENA_VERBS_PKEY=0x", absl::Hex(filter.pkey, absl::kZeroPad4), "\n");
-  }
   for (const DeviceReport& device : facts.verbs.devices) PrintDevice(device, out);
   for (const fabric::verbs::NodeChoice& choice : facts.verbs.choices) {
     absl::StrAppend(&out, "  reactors of NUMA node ", choice.node, " use ",

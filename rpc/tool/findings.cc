@@ -1,6 +1,7 @@
 #include "rpc/tool/findings.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -89,13 +90,26 @@ void ExamineDevices(const MachineFacts& facts, Findings& findings) {
   }
 }
 
+void ExamineSettings(const MachineFacts& facts, Findings& findings) {
+  for (const fabric::verbs::Setting& setting : facts.verbs.settings) {
+    if (setting.problem.empty()) continue;
+    Problem(findings, "verbs",
+            absl::StrCat(setting.problem, setting.known ? ", and verbs is not used" : ""),
+            absl::StrCat("unset ", setting.name));
+  }
+  std::vector<fabric::verbs::PortFacts> ports;
+  for (const DeviceReport& device : facts.verbs.devices) {
+    for (const PortReport& port : device.ports) ports.push_back(port.facts);
+  }
+  const std::string unmatched = fabric::verbs::WhyUnmatched(facts.verbs.filter, ports);
+  if (!unmatched.empty()) Problem(findings, "verbs", unmatched, "unset VERBENA_VERBS_DEVICE");
+}
+
 void ExaminePorts(const MachineFacts& facts, Findings& findings) {
-  bool any_usable = false, any_named = false;
+  bool any_usable = false;
   for (const DeviceReport& device : facts.verbs.devices) {
     for (const PortReport& port : device.ports) {
-      const bool named = Names(facts.verbs.filter, port.facts);
-      any_named |= named;
-      any_usable |= named && port.unusable.empty();
+      any_usable |= Names(facts.verbs.filter, port.facts) && port.unusable.empty();
     }
   }
   for (const DeviceReport& device : facts.verbs.devices) {
@@ -105,12 +119,6 @@ void ExaminePorts(const MachineFacts& facts, Findings& findings) {
       findings.push_back({!any_usable, "verbs", absl::StrCat(NameOf(port), ": ", port.unusable),
                           PortCure(port, facts.verbs.filter)});
     }
-  }
-  if (!facts.verbs.devices.empty() && !any_named) {
-    Problem(findings, "verbs",
-            absl::StrCat("VERBENA_VERBS_DEVICE=", facts.verbs.filter.device,
-                         " names no port of this machine"),
-            "unset VERBENA_VERBS_DEVICE");
   }
   for (const fabric::verbs::NodeChoice& choice : facts.verbs.choices) {
     if (choice.device.empty() || facts.nodes.size() < 2 || choice.distance <= 10) continue;
@@ -256,6 +264,7 @@ void ExamineTransports(const MachineFacts& facts, Findings& findings) {
 std::vector<Finding> Examine(const MachineFacts& facts) {
   Findings findings;
   ExamineDevices(facts, findings);
+  ExamineSettings(facts, findings);
   ExaminePorts(facts, findings);
   ExamineTrials(facts, findings);
   ExamineMemory(facts, findings);

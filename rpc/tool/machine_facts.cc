@@ -126,7 +126,7 @@ MachineFacts GatherFacts() {
   // Before NICs are chosen, which GPUs have a say in.
   facts.gpu.none = std::string(UseGpus().message());
   facts.iommu = GatherIommu();
-  facts.verbs = fabric::verbs::ReportDevices(fabric::verbs::PortFilter::FromEnvironment());
+  facts.verbs = fabric::verbs::ReportDevices(fabric::verbs::Settings::FromEnvironment());
   facts.gpu.devices = fabric::verbs::ReportGpus(fabric::verbs::KnownGpus(), facts.verbs);
   facts.transports = TryTransports();
   return facts;

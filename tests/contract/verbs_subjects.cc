@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "rpc/fabric/verbs/settings.h"
 #include "tests/contract/setup_thread.h"
 
 namespace verbena::contract {
@@ -12,7 +13,7 @@ Subject VerbsSubject(const VerbsWay& way) {
   Subject subject;
   subject.name = way.name;
   const absl::StatusOr<fabric::verbs::PortAddress> port =
-      fabric::verbs::ChoosePort(-1, fabric::verbs::PortFilter::FromEnvironment());
+      fabric::verbs::ChoosePort(-1, fabric::verbs::Settings::FromEnvironment().filter);
   if (!port.ok()) {
     subject.skip = std::string(port.status().message());
     return subject;
@@ -27,7 +28,7 @@ Subject VerbsSubject(const VerbsWay& way) {
   options.srq = way.srq;
   options.links_max = 256;
   options.copied_bytes_max = way.copied_bytes_max;
-  fabric::verbs::PortFilter filter = fabric::verbs::PortFilter::FromEnvironment();
+  fabric::verbs::PortFilter filter = fabric::verbs::Settings::FromEnvironment().filter;
   if (*way.server_device != '\0') filter.device = way.server_device;
   const absl::StatusOr<fabric::verbs::PortAddress> far = fabric::verbs::ChoosePort(-1, filter);
   if (!far.ok()) {

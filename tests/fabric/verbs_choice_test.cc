@@ -102,7 +102,8 @@ TEST_CASE("a GID that is asked for is taken or refused, never replaced", "[verbs
   CHECK(IndexOf(table, 0) == 0);
   CHECK(IndexOf(table, 1) == -1);
   CHECK_THAT(ChooseGid(table, 1, "").why,
-             ContainsSubstring("no GID 1, which was asked for; there are: 0, 2, 3"));
+             ContainsSubstring(
+                 "no GID 1, which was asked for (VERBENA_VERBS_GID_INDEX); there are: 0, 2, 3"));
   CHECK(IndexOf(table, 3) == -1);
   CHECK_THAT(ChooseGid(table, 3, "").why, ContainsSubstring("eth1 is down"));
 }
@@ -137,7 +138,8 @@ TEST_CASE("a pkey is chosen by value", "[verbs][choice]") {
   CHECK(ChoosePkey(limited, -1).index == 0);
   CHECK_THAT(ChoosePkey(limited, -1).why, ContainsSubstring("as limited member"));
   CHECK_THAT(ChoosePkey(limited, 0x8005).why,
-             ContainsSubstring("no pkey 0x8005, which was asked for; there are: 0x7fff"));
+             ContainsSubstring(
+                 "no pkey 0x8005, which was asked for (VERBENA_VERBS_PKEY); there are: 0x7fff"));
   CHECK(ChoosePkey(std::vector<uint16_t>{0, 0x8000}, -1).index == -1);
   CHECK(ChoosePkey({}, 0).index == -1);
 }
@@ -245,7 +247,21 @@ TEST_CASE("a filter names devices and ports", "[verbs][choice]") {
   filter.device = "mlx5_1";
   const PortChoice none = PickPort(ports, 0, filter, Distance);
   CHECK_FALSE(none.named);
-  CHECK_THAT(none.why, ContainsSubstring("mlx5_1"));
+  CHECK(none.why ==
+        "VERBENA_VERBS_DEVICE=mlx5_1: no RDMA port is named mlx5_1; there are: mlx5_0:1, "
+        "mlx5_0:2, mlx5_10:1");
+  CHECK(none.unmatched == none.why);
+  // What is left of a list does, and the rest is said.
+  filter.device = "mlx5_1, mlx5_10,mlx5_0:3";
+  const PortChoice some = PickPort(ports, 0, filter, Distance);
+  CHECK(some.index == 2);
+  CHECK_THAT(some.unmatched, ContainsSubstring("no RDMA port is named mlx5_1, mlx5_0:3; there"));
+  filter.device = "mlx5_10";
+  CHECK(PickPort(ports, 0, filter, Distance).unmatched.empty());
+  ports[2].active = false;
+  CHECK(PickPort(ports, 0, filter, Distance).named);
+  CHECK_THAT(PickPort({}, 0, filter, Distance).why, ContainsSubstring("there is none"));
+  CHECK(PickPort({}, 0, {}, Distance).why == "no RDMA port");
 }
 
 }  // namespace

@@ -151,7 +151,12 @@ TEST_CASE("a filter that nothing meets is said", "[verbs][devices]") {
   if (Skipped()) return;
   PortFilter filter;
   filter.device = "no_such_device";
-  CHECK(ChoosePort(0, filter).status().code() == absl::StatusCode::kNotFound);
+  const absl::Status unknown = ChoosePort(0, filter).status();
+  CHECK(unknown.code() == absl::StatusCode::kFailedPrecondition);
+  // Which devices there are is said.
+  for (Device* device : Device::All()) {
+    CHECK_THAT(std::string(unknown.message()), ContainsSubstring(std::string(device->name())));
+  }
   filter = {};
   filter.gid_index = 250;
   const absl::Status none = ChoosePort(0, filter).status();

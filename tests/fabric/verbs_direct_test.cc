@@ -3,6 +3,7 @@
 
 #include "rpc/fabric/verbs/device_memory.h"
 #include "rpc/fabric/verbs/gpu_report.h"
+#include "rpc/fabric/verbs/settings.h"
 #include "rpc/memory/registrars.h"
 #include "tests/contract/fake_dmabuf.h"
 #include "tests/fabric/verbs_device_rig.h"
@@ -280,7 +281,7 @@ TEST_CASE("the doctor's pattern goes into a device's memory and out of it, or sa
   FakeDmaBuf nic;
   memory::FakeDevice& device = memory::FakeDevice::Install(32);
   memory::Device* const gpus[] = {&device};
-  const VerbsReport devices = ReportDevices(PortFilter::FromEnvironment());
+  const VerbsReport devices = ReportDevices(Settings::FromEnvironment());
   const size_t live = device.live();
   device.SetNicFacts({.pci = {}, .dma_buf = true, .flushes = true});
   std::vector<GpuReport> reports = ReportGpus(gpus, devices);

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "rpc/fabric/verbs/device_events.h"
 #include "rpc/fabric/verbs/offer.h"
+#include "rpc/fabric/verbs/settings.h"
 #include "rpc/fabric/verbs/sysfs.h"
 #include "tests/fabric/verbs_rig.h"
 
@@ -247,7 +248,7 @@ TEST_CASE("when a device is gone every link ends, and the process goes on", "[.]
     REQUIRE(absl::IsUnavailable(rig.server().Prepare(LinkId{3}, Side::kServer, {}).status()));
   }
   // What is chosen from now on is another, or none.
-  const absl::StatusOr<PortAddress> other = ChoosePort(-1, PortFilter::FromEnvironment());
+  const absl::StatusOr<PortAddress> other = ChoosePort(-1, Settings::FromEnvironment().filter);
   REQUIRE((!other.ok() || other->device != TestPort().device));
 }
 

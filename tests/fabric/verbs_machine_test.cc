@@ -7,12 +7,10 @@
 #include <fstream>
 #include <string>
 
-#include "rpc/base/log.h"
 #include "rpc/fabric/verbs/calls.h"
 #include "rpc/fabric/verbs/device_probe.h"
 #include "rpc/fabric/verbs/memlock.h"
 #include "rpc/fabric/verbs/port_facts.h"
-#include "rpc/fabric/verbs/port_filter.h"
 #include "rpc/fabric/verbs/sysfs.h"
 #include "rpc/fabric/verbs/why_none.h"
 #include "tests/catch.h"
@@ -282,32 +280,6 @@ TEST_CASE("RNR events and retries are found by the names of each driver", "[verb
   trouble = TroubleIn({{"port_xmit_data", 1000}});
   CHECK_FALSE(trouble.rnr.has_value());
   CHECK_FALSE(trouble.retries.has_value());
-}
-
-TEST_CASE("the filter is read from the environment, and nonsense is warned of",
-          "[verbs][machine]") {
-  std::string lines;
-  SetLogSink([&lines](LogLevel, absl::string_view line) { lines += std::string(line); });
-  setenv("VERBENA_VERBS_DEVICE", "mlx5_0:1", 1);
-  setenv("VERBENA_VERBS_GID_INDEX", "3", 1);
-  setenv("VERBENA_VERBS_PKEY", "0x8001", 1);
-  PortFilter filter = PortFilter::FromEnvironment();
-  CHECK(filter.device == "mlx5_0:1");
-  CHECK(filter.gid_index == 3);
-  CHECK(filter.pkey == 0x8001);
-  CHECK(lines.empty());
-  setenv("VERBENA_VERBS_GID_INDEX", "first", 1);
-  setenv("VERBENA_VERBS_PKEY", "0x18001", 1);
-  filter = PortFilter::FromEnvironment();
-  CHECK(filter.gid_index == -1);
-  CHECK(filter.pkey == -1);
-  CHECK_THAT(lines, ContainsSubstring("VERBENA_VERBS_GID_INDEX is ignored: \"first\"") &&
-                        ContainsSubstring("VERBENA_VERBS_PKEY is ignored"));
-  for (const char* name :
-       {"VERBENA_VERBS_DEVICE", "VERBENA_VERBS_GID_INDEX", "VERBENA_VERBS_PKEY"}) {
-    unsetenv(name);
-  }
-  SetLogSink({});
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/fabric/verbs/self_test.h"
+#include "rpc/fabric/verbs/settings.h"
 #include "rpc/fabric/verbs/sysfs.h"
 
 namespace verbena::fabric::verbs {
@@ -89,7 +90,8 @@ bool InvalidationMissesAPacket() {
 
 PortAddress TestPort() {
   static const absl::StatusOr<PortAddress>* const port = [] {
-    auto* chosen = new absl::StatusOr<PortAddress>(ChoosePort(-1, PortFilter::FromEnvironment()));
+    auto* chosen =
+        new absl::StatusOr<PortAddress>(ChoosePort(-1, Settings::FromEnvironment().filter));
     if (chosen->ok()) CountWindows((*chosen)->device->context()->ops);
     return chosen;
   }();

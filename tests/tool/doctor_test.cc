@@ -21,9 +21,9 @@ struct Ran {
   std::string output;
 };
 
-Ran Run(const std::string& arguments) {
+Ran Run(const std::string& arguments, const std::string& environment = "") {
   Ran ran;
-  FILE* pipe = popen((std::string(VERBENA_TOOL) + " " + arguments).c_str(), "r");
+  FILE* pipe = popen((environment + " " + VERBENA_TOOL + " " + arguments).c_str(), "r");
   REQUIRE(pipe != nullptr);
   char buffer[4096];
   for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) ran.output.append(buffer, n);
@@ -67,6 +67,36 @@ TEST_CASE("the text names devices, ports, GIDs, the choice and each finding with
   CHECK_THAT(text, !ContainsSubstring("No problem."));
   facts = NicMachine();
   CHECK_THAT(DoctorText(facts, Examine(facts)), ContainsSubstring("No problem."));
+}
+
+TEST_CASE("settings are told, set or not, with RDMA or without", "[tool]") {
+  MachineFacts facts = PlainMachine();
+  facts.verbs.settings[1] = {"VERBENA_VERBS_SRQ", "o\nff", "it makes no sense"};
+  const std::string text = DoctorText(facts, Examine(facts));
+  CHECK_THAT(text, ContainsSubstring("  VERBENA_VERBS_SRQ=o\\nff (see below)\n"));
+  CHECK_THAT(text, ContainsSubstring("  not set: VERBENA_VERBS_DEVICE\n"));
+  CHECK_THAT(text, ContainsSubstring("PROBLEM verbs: it makes no sense, and verbs is not used\n"
+                                     "    unset VERBENA_VERBS_SRQ\n"));
+  const Json settings = Json::parse(DoctorJson(facts, {}))["verbs"]["settings"];
+  REQUIRE(settings.size() == 2);
+  CHECK(settings[0]["name"] == "VERBENA_VERBS_DEVICE");
+  CHECK(settings[0]["value"].is_null());
+  CHECK(settings[0]["problem"] == "");
+  CHECK(settings[1]["value"] == "o\nff");
+  CHECK(settings[1]["problem"] == "it makes no sense");
+}
+
+TEST_CASE("verbena doctor reads the environment, whatever the machine", "[tool]") {
+  const Ran ran = Run("doctor --json", "VERBENA_VERBS_REVOCATION=word VERBENA_VERBS_DEVICE=typo9");
+  const Json json = Json::parse(ran.output);
+  CHECK(ran.code == 1);
+  const std::string findings = json["findings"].dump();
+  CHECK_THAT(findings, ContainsSubstring("VERBENA_VERBS_REVOCATION=word is not window, lease-mr "
+                                         "or lane, and verbs is not used"));
+  CHECK_THAT(findings, ContainsSubstring("unset VERBENA_VERBS_REVOCATION"));
+  CHECK_THAT(findings, ContainsSubstring("no RDMA port is named typo9; there"));
+  CHECK(json["verbs"]["settings"].size() == 11);
+  for (const Json& choice : json["verbs"]["choices"]) CHECK(choice["device"] == "");
 }
 
 TEST_CASE("the JSON parses, and says what the text says", "[tool]") {

@@ -98,6 +98,29 @@ TEST_CASE("a filter that names nothing is a problem, one that names one port hid
   CHECK_THAT(TheProblem(facts).text, ContainsSubstring("mlx5_0:1"));
 }
 
+TEST_CASE("a device that is demanded where there is none is a problem", "[tool]") {
+  MachineFacts facts = PlainMachine();
+  facts.verbs.filter.device = "mlx5_7";
+  CHECK(TheProblem(facts).text ==
+        "VERBENA_VERBS_DEVICE=mlx5_7: no RDMA port is named mlx5_7; there is none");
+  CHECK(TheProblem(facts).cure == "unset VERBENA_VERBS_DEVICE");
+  // Of a list each name must be one.
+  facts = NicMachine();
+  facts.verbs.filter.device = "mlx5_0,mlx5_7";
+  CHECK_THAT(TheProblem(facts).text, ContainsSubstring("is named mlx5_7; there are: mlx5_0:1"));
+}
+
+TEST_CASE("a setting that makes no sense is a problem, with RDMA or without", "[tool]") {
+  for (MachineFacts facts : {PlainMachine(), NicMachine()}) {
+    facts.verbs.settings[1] = {"VERBENA_VERBS_SRQ", "off", "VERBENA_VERBS_SRQ=off is not 0 or 1"};
+    CHECK(TheProblem(facts).text == "VERBENA_VERBS_SRQ=off is not 0 or 1, and verbs is not used");
+    CHECK(TheProblem(facts).cure == "unset VERBENA_VERBS_SRQ");
+    facts.verbs.settings[1] = {"VERBENA_VERBS_SQR", "0", "no such setting", false};
+    CHECK(TheProblem(facts).text == "no such setting");
+    CHECK(TheProblem(facts).cure == "unset VERBENA_VERBS_SQR");
+  }
+}
+
 TEST_CASE("a pattern that does not come back is a problem", "[tool]") {
   MachineFacts facts = NicMachine();
   fabric::verbs::PortTrial& trial = facts.verbs.devices[1].ports[0].trial;

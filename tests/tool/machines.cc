@@ -71,6 +71,7 @@ MachineFacts PlainMachine() {
   facts.memory.pools_huge = true;
   facts.memory.lock.bytes_max = facts.memory.lock.bytes_max_hard = 8 << 20;
   facts.transports = {{"shm", true, "a segment was made"}, {"tcp", true, "a byte went"}};
+  facts.verbs.settings = {{"VERBENA_VERBS_DEVICE", "", ""}, {"VERBENA_VERBS_SRQ", "", ""}};
   facts.verbs.missing = {{"the kernel has no RDMA device", "modprobe mlx5_ib"}};
   return facts;
 }

@@ -76,10 +76,12 @@ TEST_CASE("the doctor finds devices, and patterns come back over their ports", "
 TEST_CASE("what the user demands and the machine has not is a problem", "[tool][verbs]") {
   if (Skipped(Doctor())) return;
   for (const char* demand :
-       {"VERBENA_VERBS_DEVICE=none", "VERBENA_VERBS_GID_INDEX=200", "VERBENA_VERBS_PKEY=0x8123"}) {
+       {"VERBENA_VERBS_DEVICE=none", "VERBENA_VERBS_GID_INDEX=200", "VERBENA_VERBS_PKEY=0x8123",
+        "VERBENA_VERBS_REVOCATION=word", "VERBENA_VERBS_SERVICE_LEVEL=16"}) {
     const Ran ran = Doctor(demand);
     INFO(demand << "\n" << ran.json["findings"].dump(2));
     CHECK(ran.code == 1);
+    for (const Json& choice : ran.json["verbs"]["choices"]) CHECK(choice["device"] == "");
     const std::string name = std::string(demand).substr(0, std::string(demand).find('='));
     CHECK(ran.json["findings"][0]["cure"] == "unset " + name);
   }

@@ -3,7 +3,7 @@
 // use. Devices are opened at the first call of All(), and stay open until the process ends, so a
 // Device* is always valid; whether the device still works is another question (dead()).
 //
-//   absl::StatusOr<PortAddress> port = ChoosePort(node, PortFilter::FromEnvironment());
+//   absl::StatusOr<PortAddress> port = ChoosePort(node, Settings::FromEnvironment().filter);
 //   if (!port.ok()) return port.status();  // what was found, and why it will not do
 //   port->device->AddListener(this);
 #include <infiniband/verbs.h>

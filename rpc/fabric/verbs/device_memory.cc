@@ -4,17 +4,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <map>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "rpc/base/log.h"
 #include "rpc/fabric/verbs/calls.h"
+#include "rpc/fabric/verbs/settings.h"
 #include "rpc/fabric/verbs/sysfs.h"
 
 namespace verbena::fabric::verbs {
@@ -40,15 +39,7 @@ Books& TheBooks() {
 }
 
 std::atomic<uint64_t>& WantedMax() {
-  static std::atomic<uint64_t> bytes{[] {
-    const char* const text = std::getenv("VERBENA_VERBS_GPUDIRECT_BYTES_MAX");
-    uint64_t value = 0;
-    if (text != nullptr && !absl::SimpleAtoi(text, &value)) {
-      VERBENA_LOG(kWarning, "VERBENA_VERBS_GPUDIRECT_BYTES_MAX=", text,
-                  " is no number of bytes: ignored");
-    }
-    return value;
-  }()};
+  static std::atomic<uint64_t> bytes{Settings::FromEnvironment().gpu_direct_bytes_max};
   return bytes;
 }
 

@@ -96,7 +96,8 @@ GidChoice Wished(absl::Span<const GidRow> table, int wish) {
   std::string there;
   for (const GidRow& row : table) absl::StrAppend(&there, there.empty() ? "" : ", ", row.index);
   return {-1, absl::StrCat("no GID ", wish,
-                           ", which was asked for; there are: ", there.empty() ? "none" : there)};
+                           ", which was asked for (VERBENA_VERBS_GID_INDEX); there are: ",
+                           there.empty() ? "none" : there)};
 }
 
 }  // namespace
@@ -168,8 +169,9 @@ PkeyChoice ChoosePkey(absl::Span<const uint16_t> table, int wish) {
                             best.pkey & kFullMember ? "" : ", as limited member");
     return best;
   }
-  best.why = wish >= 0 ? absl::StrCat("no pkey ", text(wish), ", which was asked for")
-                       : std::string("no pkey: the subnet manager gave it no partition");
+  best.why =
+      wish >= 0 ? absl::StrCat("no pkey ", text(wish), ", which was asked for (VERBENA_VERBS_PKEY)")
+                : std::string("no pkey: the subnet manager gave it no partition");
   std::string there;
   for (uint16_t pkey : table) {
     if (pkey != 0) absl::StrAppend(&there, there.empty() ? "; there are: " : ", ", text(pkey));

@@ -1,53 +1,26 @@
 #include "rpc/fabric/verbs/make.h"
 
-#include <cstdlib>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "rpc/base/log.h"
 #include "rpc/fabric/verbs/self_test.h"
+#include "rpc/fabric/verbs/settings.h"
 #include "rpc/fabric/verbs/verbs_fabric.h"
 
 namespace verbena::fabric::verbs {
 namespace {
 
-absl::string_view Environment(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? absl::string_view() : value;
-}
-
-uint8_t SmallNumber(const char* name, uint32_t most) {
-  const absl::string_view text = Environment(name);
-  uint32_t value = 0;
-  if (text.empty()) return 0;
-  if (absl::SimpleAtoi(text, &value) && value <= most) return static_cast<uint8_t>(value);
-  VERBENA_LOG(kWarning, name, "=", text, " is not 0 to ", most, ": ignored");
-  return 0;
-}
-
-uint64_t Bytes(const char* name, uint64_t otherwise) {
-  const absl::string_view text = Environment(name);
-  uint64_t value = 0;
-  if (text.empty()) return otherwise;
-  if (absl::SimpleAtoi(text, &value)) return value;
-  VERBENA_LOG(kWarning, name, "=", text, " is no number of bytes: ignored");
-  return otherwise;
-}
-
-bool IsOff(const char* name) { return Environment(name) == "0"; }
-
-absl::StatusOr<std::optional<Revocation>> WantedRevocation() {
-  const absl::string_view text = Environment("VERBENA_VERBS_REVOCATION");
-  if (text.empty()) return std::optional<Revocation>();
-  if (text == "window") return std::optional(Revocation::kWindow);
-  if (text == "lease-mr") return std::optional(Revocation::kLeaseMr);
-  if (text == "lane") return std::optional(Revocation::kLane);
-  return absl::InvalidArgumentError(
-      absl::StrCat("VERBENA_VERBS_REVOCATION=", text, ", which is none of window, lease-mr, lane"));
+// Names that this version does not know, however many reactors are made.
+void WarnOfUnknown(const Settings& settings) {
+  static std::once_flag once;
+  std::call_once(once, [&settings] {
+    for (const Setting& setting : settings.all) {
+      if (!setting.known) VERBENA_LOG(kWarning, "verbs: ", setting.problem);
+    }
+  });
 }
 
 // Once for each port of this process.
@@ -63,10 +36,10 @@ const SelfTest& TestedOnce(const PortAddress& port) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Fabric>> Make(const MakeOptions& make) {
-  VerbsOptions options;
-  absl::StatusOr<std::optional<Revocation>> revocation = WantedRevocation();
-  if (!revocation.ok()) return revocation.status();
-  absl::StatusOr<PortAddress> port = ChoosePort(make.numa_node, PortFilter::FromEnvironment());
+  const Settings settings = Settings::FromEnvironment();
+  WarnOfUnknown(settings);
+  if (absl::Status sense = settings.Check(); !sense.ok()) return sense;
+  absl::StatusOr<PortAddress> port = ChoosePort(make.numa_node, settings.filter);
   if (!port.ok()) return port.status();
   const SelfTest& tested = TestedOnce(*port);
   for (const absl::Status* status : {&tested.send, &tested.read}) {
@@ -74,7 +47,8 @@ absl::StatusOr<std::unique_ptr<Fabric>> Make(const MakeOptions& make) {
     return absl::UnavailableError(
         absl::StrCat(port->device->name(), " does not reach itself: ", status->message()));
   }
-  options.revocation = *revocation;
+  VerbsOptions options;
+  options.revocation = settings.revocation;
   if (!options.revocation) {
     options.revocation = tested.window.ok() ? Revocation::kWindow : Revocation::kLeaseMr;
   }
@@ -82,12 +56,12 @@ absl::StatusOr<std::unique_ptr<Fabric>> Make(const MakeOptions& make) {
   options.port = *std::move(port);
   options.post_setup = make.post_setup;
   options.node = make.numa_node;
-  options.srq = !IsOff("VERBENA_VERBS_SRQ");
-  options.batch = !IsOff("VERBENA_VERBS_BATCH");
-  options.gpu_direct = !IsOff("VERBENA_VERBS_GPUDIRECT");
-  options.traffic_class = SmallNumber("VERBENA_VERBS_TRAFFIC_CLASS", 255);
-  options.service_level = SmallNumber("VERBENA_VERBS_SERVICE_LEVEL", 15);
-  options.copied_bytes_max = Bytes("VERBENA_VERBS_COPIED_BYTES_MAX", kCopiedBytesMax);
+  options.srq = settings.srq;
+  options.batch = settings.batch;
+  options.gpu_direct = settings.gpu_direct;
+  options.traffic_class = settings.traffic_class;
+  options.service_level = settings.service_level;
+  options.copied_bytes_max = settings.copied_bytes_max.value_or(kCopiedBytesMax);
   absl::StatusOr<std::unique_ptr<VerbsFabric>> fabric = VerbsFabric::Create(options);
   if (!fabric.ok()) return fabric.status();
   return std::unique_ptr<Fabric>(*std::move(fabric));

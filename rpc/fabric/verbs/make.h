@@ -17,7 +17,8 @@ struct MakeOptions {
 };
 
 // Any thread; the first call opens the devices and tries what they do, which takes some ms. The
-// environment has its say: besides what port_filter.h lists,
+// environment has its say (settings.h):
+//   VERBENA_VERBS_DEVICE, VERBENA_VERBS_GID_INDEX, VERBENA_VERBS_PKEY  as port_filter.h
 //   VERBENA_VERBS_REVOCATION     window, lease-mr or lane: how leases are taken back
 //   VERBENA_VERBS_TRAFFIC_CLASS, VERBENA_VERBS_SERVICE_LEVEL
 //   VERBENA_VERBS_SRQ=0          receives of each queue pair's own
@@ -26,7 +27,8 @@ struct MakeOptions {
 //   VERBENA_VERBS_GPUDIRECT_BYTES_MAX  of a GPU's memory that is registered with NICs at a time
 //   VERBENA_VERBS_COPIED_BYTES_MAX  of device memory that is leased by way of host memory, per
 //                                reactor
-// NOT_FOUND: there is no device. Others: there is one that cannot be used, and why.
+// NOT_FOUND: there is no device. Others: there is one that cannot be used, or the environment
+// demands what is not there or makes no sense, and what.
 absl::StatusOr<std::unique_ptr<Fabric>> Make(const MakeOptions& options);
 
 }  // namespace verbena::fabric::verbs

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "rpc/topology/pci.h"
 
@@ -16,6 +17,18 @@ constexpr int kUnknownDistance = 20;
 
 std::string NameOf(const PortFacts& port) {
   return absl::StrCat(port.device, ":", static_cast<int>(port.port));
+}
+
+std::vector<absl::string_view> NamesIn(const PortFilter& filter) {
+  std::vector<absl::string_view> names;
+  for (const absl::string_view name : absl::StrSplit(filter.device, ',', absl::SkipWhitespace())) {
+    names.push_back(absl::StripAsciiWhitespace(name));
+  }
+  return names;
+}
+
+bool IsNameOf(absl::string_view name, const PortFacts& port) {
+  return name == port.device || name == NameOf(port);
 }
 
 // 0: no host bridge is between it and a GPU. Where no GPU is in use, all are the same.
@@ -58,13 +71,26 @@ std::string Against(const Candidate& passed, const Candidate& best) {
 }  // namespace
 
 bool Names(const PortFilter& filter, const PortFacts& port) {
-  bool any = true;
-  for (absl::string_view name : absl::StrSplit(filter.device, ',', absl::SkipWhitespace())) {
-    any = false;
-    name = absl::StripAsciiWhitespace(name);
-    if (name == port.device || name == NameOf(port)) return true;
+  const std::vector<absl::string_view> names = NamesIn(filter);
+  return names.empty() || std::any_of(names.begin(), names.end(), [&port](absl::string_view name) {
+           return IsNameOf(name, port);
+         });
+}
+
+std::string WhyUnmatched(const PortFilter& filter, absl::Span<const PortFacts> ports) {
+  std::vector<absl::string_view> unmatched;
+  for (const absl::string_view name : NamesIn(filter)) {
+    const bool matched = std::any_of(
+        ports.begin(), ports.end(), [name](const PortFacts& port) { return IsNameOf(name, port); });
+    if (!matched) unmatched.push_back(name);
   }
-  return any;
+  if (unmatched.empty()) return {};
+  const std::string there = absl::StrJoin(ports, ", ", [](std::string* out, const PortFacts& port) {
+    absl::StrAppend(out, NameOf(port));
+  });
+  return absl::StrCat("VERBENA_VERBS_DEVICE=", filter.device, ": no RDMA port is named ",
+                      absl::StrJoin(unmatched, ", "),
+                      there.empty() ? "; there is none" : "; there are: ", there);
 }
 
 std::string WhyUnusable(const PortFacts& port) {
@@ -83,6 +109,7 @@ std::string WhyUnusable(const PortFacts& port) {
 PortChoice PickPort(absl::Span<const PortFacts> ports, int numa_node, const PortFilter& filter,
                     absl::FunctionRef<int(int from, int to)> distance) {
   PortChoice choice;
+  choice.unmatched = WhyUnmatched(filter, ports);
   std::vector<Candidate> order;
   std::string unusable;
   for (size_t i = 0; i < ports.size(); ++i) {
@@ -100,9 +127,11 @@ PortChoice PickPort(absl::Span<const PortFacts> ports, int numa_node, const Port
     order.push_back({far, &port, i});
   }
   if (order.empty()) {
-    choice.why = choice.named    ? unusable
-                 : ports.empty() ? std::string("no RDMA port")
-                                 : absl::StrCat("no RDMA port is named ", filter.device);
+    choice.why = unusable;
+    if (!choice.unmatched.empty()) {
+      absl::StrAppend(&choice.why, unusable.empty() ? "" : "; ", choice.unmatched);
+    }
+    if (choice.why.empty()) choice.why = "no RDMA port";
     return choice;
   }
   std::sort(order.begin(), order.end(),

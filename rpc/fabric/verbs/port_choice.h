@@ -26,8 +26,9 @@ struct PortFacts {
 };
 
 struct PortChoice {
-  int index = -1;      // in `ports`; -1 = none
-  bool named = false;  // the filter names at least one of `ports`
+  int index = -1;         // in `ports`; -1 = none
+  bool named = false;     // the filter names at least one of `ports`
+  std::string unmatched;  // as WhyUnmatched
   std::string why;
 };
 
@@ -39,6 +40,9 @@ PortChoice PickPort(absl::Span<const PortFacts> ports, int numa_node, const Port
 
 // Whether `filter.device` names this port.
 bool Names(const PortFilter& filter, const PortFacts& port);
+// Of the names in `filter.device` those that no port has, and which ports there are; empty: each
+// names one.
+std::string WhyUnmatched(const PortFilter& filter, absl::Span<const PortFacts> ports);
 // Why it cannot be used now, with what to do; empty: it can.
 std::string WhyUnusable(const PortFacts& port);
 

@@ -11,10 +11,6 @@ struct PortFilter {
   // An address that must be reachable, such as the peer's: GIDs of its subnet come first. Empty =
   // unknown.
   std::string peer_ip;
-
-  // VERBENA_VERBS_DEVICE, VERBENA_VERBS_GID_INDEX, VERBENA_VERBS_PKEY (decimal or 0x...). What is
-  // no number is warned of and ignored. Any thread.
-  static PortFilter FromEnvironment();
 };
 
 }  // namespace verbena::fabric::verbs

@@ -55,10 +55,12 @@ DeviceReport ReportDevice(Device& device, const PortFilter& filter) {
   return report;
 }
 
-NodeChoice ChoiceFor(const topology::Topology& machine, int node, const PortFilter& filter) {
+NodeChoice ChoiceFor(const topology::Topology& machine, int node, const Settings& settings) {
   NodeChoice choice;
   choice.node = node;
-  const absl::StatusOr<PortAddress> port = ChoosePort(node, filter);
+  const absl::Status sense = settings.Check();
+  const absl::StatusOr<PortAddress> port =
+      sense.ok() ? ChoosePort(node, settings.filter) : absl::StatusOr<PortAddress>(sense);
   if (!port.ok()) {
     choice.why = std::string(port.status().message());
     return choice;
@@ -74,16 +76,19 @@ NodeChoice ChoiceFor(const topology::Topology& machine, int node, const PortFilt
 
 }  // namespace
 
-VerbsReport ReportDevices(const PortFilter& filter) {
+VerbsReport ReportDevices(const Settings& settings) {
   VerbsReport report;
-  report.filter = filter;
-  for (Device* device : Device::All()) report.devices.push_back(ReportDevice(*device, filter));
+  report.filter = settings.filter;
+  report.settings = settings.all;
+  for (Device* device : Device::All()) {
+    report.devices.push_back(ReportDevice(*device, settings.filter));
+  }
   report.missing = MissingDevices(Device::Seen());
   report.kernel_has_devices = !Device::Seen().kernel.empty();
   if (report.devices.empty()) return report;
   const topology::Topology& machine = topology::Topology::Get();
   for (const topology::Node& node : machine.nodes()) {
-    report.choices.push_back(ChoiceFor(machine, node.index, filter));
+    report.choices.push_back(ChoiceFor(machine, node.index, settings));
   }
   return report;
 }

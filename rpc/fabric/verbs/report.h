@@ -10,6 +10,7 @@
 #include "rpc/fabric/verbs/gid_choice.h"
 #include "rpc/fabric/verbs/port_choice.h"
 #include "rpc/fabric/verbs/port_filter.h"
+#include "rpc/fabric/verbs/settings.h"
 #include "rpc/fabric/verbs/sysfs.h"
 #include "rpc/fabric/verbs/why_none.h"
 
@@ -60,6 +61,7 @@ struct NodeChoice {
 
 struct VerbsReport {
   PortFilter filter;
+  std::vector<Setting> settings;
   std::vector<Missing> missing;
   bool kernel_has_devices = false;
   std::vector<DeviceReport> devices;
@@ -68,6 +70,6 @@ struct VerbsReport {
 
 // Opens the devices, if need be, and tries their ports: some ms each, seconds where one does not
 // answer. Any thread that may wait.
-VerbsReport ReportDevices(const PortFilter& filter);
+VerbsReport ReportDevices(const Settings& settings);
 
 }  // namespace verbena::fabric::verbs

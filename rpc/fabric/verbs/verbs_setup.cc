@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
+#include "rpc/fabric/verbs/settings.h"
 #include "rpc/fabric/verbs/verbs_fabric.h"
 
 namespace verbena::fabric::verbs {
@@ -12,7 +13,7 @@ namespace {
 
 // What the user demands, of this port.
 PortFilter FilterOf(const PortAddress& port) {
-  PortFilter filter = PortFilter::FromEnvironment();
+  PortFilter filter = Settings::FromEnvironment().filter;
   filter.device = absl::StrCat(port.device->name(), ":", static_cast<int>(port.port));
   return filter;
 }
