@@ -116,11 +116,13 @@ struct ChannelStatus {
   std::string peer;
   // Whether a peer that keeps to nothing still reads no byte outside leases.
   bool bounds_enforced = false;
-  // How leases are taken back by force. Over verbs "window" or, where the NIC has none,
-  // "lease-mr" (a registration each) or "lane", and then keys are capabilities: any process that
-  // this one talks to over that NIC, and that learns or guesses key and address of another's lease,
-  // reads it until it ends. A wrong guess ends the guesser's lane. Let such processes trust each
-  // other.
+  // How leases are taken back by force. Over shm "word": the owner changes one in shared memory,
+  // which readers look at before and after they copy. Over tcp "table": of the owner, who sends
+  // only what stands in it. Over verbs "window" or, where the NIC has none, "lease-mr" (a
+  // registration each) or "lane" (the queue pair it is read through ends), and then keys are
+  // capabilities: any process that this one talks to over that NIC, and that learns or guesses key
+  // and address of another's lease, reads it until it ends. A wrong guess ends the guesser's lane.
+  // Let such processes trust each other.
   std::string revocation;
   std::string read_ways;  // how READs reach the peer's memory, and what is off with its reason
   ConnectionCounters counters;
