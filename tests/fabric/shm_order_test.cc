@@ -20,15 +20,18 @@ constexpr Lane kReader{0, LaneRole::kReader, 1};
 constexpr Lane kOwner{0, LaneRole::kOwner, 1};
 constexpr size_t kBytes = 4096;
 
-// Links that close wait so long for streams of their peers.
-Subject ShmThatWaits(int64_t held_ns) {
+constexpr int64_t kLongNs = 60'000'000'000;
+
+// Links that close, and revocations, wait so long for streams of their peers.
+Subject ShmThatWaits(int64_t held_ns, int64_t revoke_held_ns = kLongNs) {
   Subject subject = ShmSubject();
-  subject.make = [held_ns](auto& client, auto& server, std::shared_ptr<void>& keep) {
+  subject.make = [=](auto& client, auto& server, std::shared_ptr<void>& keep) {
     auto setup = std::make_shared<SetupThread>();
     fabric::shm::ShmOptions options;
     options.host = &memory::HostDevice();
     options.post_setup = [&thread = *setup](SetupThread::Job job) { thread.Post(std::move(job)); };
     options.held_ns = held_ns;
+    options.revoke_held_ns = revoke_held_ns;
     client = std::make_unique<fabric::shm::ShmFabric>(options);
     server = std::make_unique<fabric::shm::ShmFabric>(options);
     keep = setup;
@@ -37,7 +40,7 @@ Subject ShmThatWaits(int64_t held_ns) {
 }
 
 struct Ordered {
-  explicit Ordered(Subject shm = ShmSubject()) : subject(std::move(shm)) {
+  explicit Ordered(Subject shm = ShmThatWaits(kLongNs)) : subject(std::move(shm)) {
     pattern.resize(kBytes);
     Fill(pattern.data(), kBytes, 5);
     from.Write(source->base(), pattern.data(), kBytes);
@@ -148,6 +151,99 @@ TEST_CASE("the lease of a reader that died is held no more", "[shm][device][orde
   REQUIRE(o.pair.Until([&] {
     return !o.pair.server_events.revoked.empty() || !o.pair.server_events.down[kLink].empty();
   }));
+}
+
+// A lease that was revoked under a copy in its peer's stream, which has not moved for long enough.
+struct Revoked : Ordered {
+  Revoked() : Ordered(ShmThatWaits(1'000'000, 1'000'000)) {
+    Read(1);
+    REQUIRE(pair.Until([&] { return Told(1); }));
+    pair.server().Revoke({1, 1});
+    REQUIRE(pair.Until([&] { return pair.server_events.revoked[LeaseSlot{1, 1}.word()] == 1; }));
+    // Its owner lets go of what was leased.
+    kept = source;
+    source.reset();
+    CHECK_FALSE(kept.expired());
+  }
+  void Finish() {
+    stream.Finish(2);
+    REQUIRE(pair.Until([&] { return Ended(1); }));
+    CHECK(Arrived());
+    CHECK(pair.Until([&] { return kept.expired(); }));
+    CHECK(pair.server_events.revoked[LeaseSlot{1, 1}.word()] == 1);
+  }
+  std::weak_ptr<FakeRegion> kept;
+};
+
+TEST_CASE("a revocation does not wait for a stream that stands still, and what that reads is kept",
+          "[shm][device][order][quarantine]") {
+  Revoked o;
+  // The link goes on, with the place in the table that the lease had.
+  auto other = MakeFake(o.from, kBytes);
+  o.from.Write(other->base(), o.pattern.data(), kBytes);
+  o.key = LeaseNow(o.pair, o.pair.server(), o.pair.server_events, {2, 1}, kLink, kOwner, other, 0,
+                   kBytes);
+  o.pair.server().Revoke({2, 1});
+  CHECK(o.pair.Until([&] { return o.pair.server_events.revoked[LeaseSlot{2, 1}.word()] == 1; }));
+  o.Read(2);
+  REQUIRE(o.pair.Until([&] { return !o.pair.client_events.reads.empty(); }));
+  CHECK(o.pair.client_events.reads[ReadSlot{2, 1}.word()][0] == Error::kLeaseLost);
+  o.pair.Settle();
+  CHECK_FALSE(o.kept.expired());
+  o.Finish();
+}
+
+TEST_CASE("what a stream reads of a lease that was revoked is kept beyond its link",
+          "[shm][device][order][quarantine]") {
+  Revoked o;
+  SECTION("which closes") {
+    o.pair.server().Close(kLink);
+    REQUIRE(o.pair.Until([&] { return o.pair.server_events.down[kLink].size() == 1; }));
+    o.pair.Settle();
+    CHECK_FALSE(o.kept.expired());
+    o.Finish();
+  }
+  SECTION("which its fabric ends") {
+    o.pair.DropServer();
+    o.pair.Settle();
+    CHECK_FALSE(o.kept.expired());
+    o.stream.Finish();
+  }
+  SECTION("unless its process dies") {
+    o.pair.DropClient();
+    CHECK(o.pair.Until([&] { return o.kept.expired(); }));
+  }
+}
+
+TEST_CASE("nobody spins for a revocation that waits for a stream, and it ends in time",
+          "[shm][device][order][sleep]") {
+  Ordered o(ShmThatWaits(kLongNs, 100'000'000));
+  o.Read(1);
+  REQUIRE(o.pair.Until([&] { return o.Told(1); }));
+  fabric::Fabric& server = o.pair.server();
+  server.Revoke({1, 1});
+  const auto wait_for = [&](absl::FunctionRef<bool()> done) {
+    while (!done()) {
+      if (server.HasLater() || server.Arm()) {
+        server.Poll(o.pair.server_events);
+        continue;
+      }
+      pollfd woken{server.fd(), POLLIN, 0};
+      REQUIRE(poll(&woken, 1, 10000) == 1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      server.Disarm();
+      server.Poll(o.pair.server_events);
+    }
+  };
+  wait_for([&] { return !o.pair.server_events.revoked.empty(); });
+  // Nor does it for what is kept: its reader says when it is done.
+  const std::weak_ptr<FakeRegion> kept = o.source;
+  o.source.reset();
+  while (server.HasLater() || server.Arm()) server.Poll(o.pair.server_events);
+  CHECK_FALSE(kept.expired());
+  o.stream.Finish();
+  while (!o.Ended(1)) o.pair.client().Poll(o.pair.client_events);
+  wait_for([&] { return kept.expired(); });
 }
 
 // A link that was closed under a copy in its peer's stream, and has waited long enough.

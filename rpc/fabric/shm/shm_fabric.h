@@ -31,6 +31,10 @@ namespace verbena::fabric::shm {
 // memory is kept in quarantine (quarantine.h) for peers that only are slow; higher, and whoever
 // waits for the link's end waits for them.
 inline constexpr int64_t kHeldNs = 2'000'000'000;
+// The same for a revocation. With the grace that the session gives the reader it is what a call's
+// end may take where a queue pair has to go. Lower, and memory is kept although its reader's stream
+// runs: 24 copies of 1 GiB take 72 ms by NVLink.
+inline constexpr int64_t kRevokeHeldNs = 90'000'000;
 
 struct ShmOptions {
   // Imports slabs of peers. Outlives the fabric.
@@ -38,6 +42,7 @@ struct ShmOptions {
   // Runs a job on the setup thread; never inline while a lock of the caller's is held. Any thread.
   std::function<void(absl::AnyInvocable<void() &&>)> post_setup;
   int64_t held_ns = kHeldNs;
+  int64_t revoke_held_ns = kRevokeHeldNs;
 };
 
 // OK, or why this process cannot have shm (no memfd, no sealing).
@@ -99,6 +104,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
     uint32_t entry = kNoEntry;
     uint64_t word = 0;
     memory::RegionRef region;
+    int64_t since_ns = 0;
   };
   struct LaneBreak {
     LinkId link;
@@ -152,8 +158,12 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   bool StillRead(const Ending& ending) const;
   // What streams of the peer's read, of a link that is about to go.
   std::vector<HeldLease> TakeHeld(Link& link);
-  // Answers the revocations that nothing reads any more. True: there were some.
+  // Whether it can be answered: nothing reads the memory, or what does is waited for long enough.
+  bool MayAnswer(const Ending& ending, int64_t now_ns) const;
+  // Answers the revocations that can be. True: there were some.
   bool AdvanceRevocations();
+  // Lets go of what was kept for streams of peers', and is read no more.
+  void LookAtKept();
   // It waits until its region has been exported.
   void Pend(Link& link, const PendingLease& lease);
   void PostExport(Link& link, const memory::RegionRef& region);
@@ -182,7 +192,11 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   bool OrderedSoon() const;
   bool MayEnd(const Link& link) const;
   bool WaitedEnough(const Link& link) const;
+  // Whether what revocations wait for, or memory is kept for, has ended.
+  bool EndedMeanwhile() const;
   void SetTimer(int64_t after_ns);
+  // For what a sleeping fabric looks at by itself.
+  void SetTimerIfAny();
   void WantImport(Link& link, const Want& want) override;
   void PostTake(Link& link);
   void Withdraw(uint64_t buffer);
@@ -207,6 +221,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   Transfers transfers_;
   StageServer stages_;
   std::vector<Ending> endings_;
+  std::vector<Ending> kept_;  // answered, and still read by streams of peers that are there
   Quarantine quarantine_;
   Events events_;
   uint32_t ticks_ = 0;

@@ -153,8 +153,8 @@ void ShmFabric::Revoke(LeaseSlot slot) {
     events_.LeaseRefused(slot, Error::kLeaseLost);  // its answer is owed first
   }
   const uint64_t serial = link == nullptr ? 0 : link->serial;
-  const Ending ending{slot,         record.link, serial,
-                      record.entry, record.word, std::move(record.region)};
+  const Ending ending{
+      slot, record.link, serial, record.entry, record.word, std::move(record.region), SteadyNs()};
   if (record.state == LeaseRecord::State::kLive && link != nullptr) {
     link->leases.Revoke(record.entry);
   }
@@ -171,20 +171,35 @@ bool ShmFabric::StillRead(const Ending& ending) const {
   if (stages_.Busy(ending.slot)) return true;
   const Link* const link = Find(ending.link);
   if (link == nullptr || link->serial != ending.link_serial) return false;
-  if (link->hung_up || link->forced) return false;
+  // Of host memory there are no holds, whatever the peer says.
+  if (link->hung_up || link->forced || ending.region == nullptr) return false;
   return ending.entry != kNoEntry && IsHeld(link->theirs.desk().holds, ending.entry, ending.word);
 }
 
+bool ShmFabric::MayAnswer(const Ending& ending, int64_t now_ns) const {
+  if (!StillRead(ending)) return true;
+  return !stages_.Busy(ending.slot) && now_ns - ending.since_ns >= options_.revoke_held_ns;
+}
+
 bool ShmFabric::AdvanceRevocations() {
-  return std::erase_if(endings_, [this](const Ending& ending) {
-           if (StillRead(ending)) return false;
-           Link* const link = Find(ending.link);
-           if (link != nullptr && link->serial == ending.link_serial && link->forced) {
-             link->held.push_back({ending.entry, ending.word, ending.region});
-           }
+  const int64_t now_ns = SteadyNs();
+  return std::erase_if(endings_, [&](const Ending& ending) {
+           if (!MayAnswer(ending, now_ns)) return false;
            events_.Revoked(ending.slot);
+           Link* const link = Find(ending.link);
+           if (link == nullptr || link->serial != ending.link_serial) return true;
+           if (link->forced) link->held.push_back({ending.entry, ending.word, ending.region});
+           if (!StillRead(ending)) return true;
+           VERBENA_LOG(kWarning,
+                       "a stream of a peer's stands still before it has read a lease that "
+                       "was revoked; its memory is kept until it has");
+           kept_.push_back(ending);
            return true;
          }) > 0;
+}
+
+void ShmFabric::LookAtKept() {
+  std::erase_if(kept_, [this](const Ending& ending) { return !StillRead(ending); });
 }
 
 std::vector<HeldLease> ShmFabric::TakeHeld(Link& link) {
@@ -194,9 +209,11 @@ std::vector<HeldLease> ShmFabric::TakeHeld(Link& link) {
     held.push_back({record.entry, record.word, std::move(record.region)});
     record = LeaseRecord();
   }
-  for (const Ending& ending : endings_) {
-    if (ending.link != link.id || ending.link_serial != link.serial) continue;
-    held.push_back({ending.entry, ending.word, ending.region});
+  for (const std::vector<Ending>* endings : {&endings_, &kept_}) {
+    for (const Ending& ending : *endings) {
+      if (ending.link != link.id || ending.link_serial != link.serial) continue;
+      held.push_back({ending.entry, ending.word, ending.region});
+    }
   }
   const Hold* const holds = link.theirs.desk().holds;
   std::erase_if(held, [&](const HeldLease& lease) {

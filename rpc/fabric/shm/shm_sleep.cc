@@ -31,6 +31,8 @@ constexpr int64_t kOrderedSpinNs = 2'000'000;
 constexpr int64_t kOrderedLookNs = 1'000'000;
 // Nobody waits for memory in quarantine.
 constexpr int64_t kQuarantineLookNs = 50'000'000;
+// What a timer can be set to.
+constexpr int64_t kTimerNsMax = 999'999'999;
 
 }  // namespace
 
@@ -45,6 +47,7 @@ void ShmFabric::Heat(Link& link) {
 
 void ShmFabric::Housekeep() {
   const int64_t now = SteadyNs();
+  if (!kept_.empty()) LookAtKept();
   armed_ns_ = now;
   if (now - housekept_ns_ >= kCoolNs) {
     housekept_ns_ = now;
@@ -123,6 +126,26 @@ void ShmFabric::SetTimer(int64_t after_ns) {
   timerfd_settime(timer_fd_, 0, &once, nullptr);
 }
 
+bool ShmFabric::EndedMeanwhile() const {
+  const auto still_read = [this](const Ending& ending) { return StillRead(ending); };
+  return !std::all_of(endings_.begin(), endings_.end(), [this](const Ending& ending) {
+    return !MayAnswer(ending, armed_ns_);
+  }) || !std::all_of(kept_.begin(), kept_.end(), still_read);
+}
+
+void ShmFabric::SetTimerIfAny() {
+  if (transfers_.ordered() > 0 || !closing_.empty()) {
+    SetTimer(kOrderedLookNs);
+  } else if (!endings_.empty()) {
+    int64_t first_ns = endings_.front().since_ns;
+    for (const Ending& ending : endings_) first_ns = std::min(first_ns, ending.since_ns);
+    const int64_t due_ns = first_ns + options_.revoke_held_ns;
+    SetTimer(std::clamp(due_ns - armed_ns_, kOrderedLookNs, kTimerNsMax));
+  } else if (!quarantine_.empty()) {
+    SetTimer(kQuarantineLookNs);
+  }
+}
+
 bool ShmFabric::Arm() {
   Housekeep();
   if (HasLater()) return true;
@@ -134,14 +157,9 @@ bool ShmFabric::Arm() {
       transfers_.busy() ||  // an answer may have come that saw this side awake
       std::any_of(hot_.begin(), hot_.end(),
                   [](const Link* link) { return !link->closing && HasNews(*link); }) ||
-      std::any_of(endings_.begin(), endings_.end(),
-                  [this](const Ending& ending) { return !StillRead(ending); });
+      EndedMeanwhile();
   if (!news) {
-    if (transfers_.ordered() > 0 || !closing_.empty()) {
-      SetTimer(kOrderedLookNs);
-    } else if (!quarantine_.empty()) {
-      SetTimer(kQuarantineLookNs);
-    }
+    SetTimerIfAny();
     return false;
   }
   // Awake at once, without the system calls of Disarm; a bell that rang meanwhile costs one sleep.
