@@ -12,9 +12,9 @@
 //  - Every Read gives exactly one OnReadDone; its destination is untouched afterwards. Every Lease
 //    gives exactly one OnLeased, every Revoke exactly one OnRevoked: from then on no byte of it is
 //    deliverable.
-//  - BreakLane and Close answer for all READs of the lane or link first. With OnLaneDown its keys
-//    are void; its leases are still the session's to end, which costs the successor nothing.
-//    OnLinkDown is the last event of a link: its leases have ended, asked for or not.
+//  - BreakLane and Close answer for all READs of the lane (but those that stand in streams) or link
+//    first. With OnLaneDown its keys are void; its leases are still the session's to end, which
+//    costs the successor nothing. OnLinkDown is the last event of a link: its leases have ended.
 //  - A fabric need not see that a peer's process died: the session does, by the stream's end, and
 //    calls Close.
 //  - The peer's bytes are untrusted: a violation brings the link down with a Status that names
@@ -56,8 +56,8 @@ struct Traits {
   // device costs to begin would be seen in chunks of the host's size.
   uint32_t device_chunk_bytes = 0;
   uint32_t reads_in_flight = 0;  // chunks worth posting at once on one link
-  // READs into memory of devices come in the order of LocalPiece::order, and ReadOrdered says when
-  // they stand there. Else the session posts them once what is queued there has ended.
+  // READs between devices come in the order of LocalPiece::order, and ReadOrdered says when they
+  // stand there; kNoMemory: there is no room. Others with one end with kUnsupported: wait first.
   bool orders_reads = false;
   bool prepares_lanes =
       false;  // lanes need PrepareLane, and Lease may copy device memory; else lane 0 is there

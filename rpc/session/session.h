@@ -94,10 +94,10 @@ class Fetch {
   bool destination_lent =
       false;  // the caller's own memory: ends only when no byte can arrive any more
   // At most once, before OnDone, and only where the pieces have a stream: what is queued there from
-  // now on finds all of its bytes. It ends by itself from then on: neither its deadline, nor
-  // Cancel, nor the end of its payloads or its link stops it, and what READs it holds is held until
-  // OnDone. `path` is known.
-  virtual void OnOrdered() {}
+  // now on finds all of its bytes; or, not OK, it was stopped so late that READs of it stand there.
+  // It ends by itself from then on, whatever becomes of its deadline, its payloads, or its link,
+  // and what READs it holds is held until OnDone. `path` is known.
+  virtual void OnOrdered(const absl::Status& status) { (void)status; }
   virtual void OnDone(const absl::Status& status) = 0;
 
  protected:

@@ -37,16 +37,26 @@ bool FromHost(const wire::PayloadEntry& entry) {
   return entry.device_kind == static_cast<uint8_t>(::verbena::Device::Kind::kHost);
 }
 
+// That its first device memory has, or null.
+const void* StreamOf(const Transfer& transfer) {
+  for (const fabric::LocalPiece& piece : transfer.fetch->pieces) {
+    if (piece.order.stream != nullptr && !IsHost(piece)) return piece.order.stream;
+  }
+  return nullptr;
+}
+
 // The bytes [offset, offset + bytes) of `pieces`.
 void Slice(absl::Span<const fabric::LocalPiece> pieces, uint64_t offset, uint64_t bytes,
-           absl::InlinedVector<fabric::LocalPiece, 8>& slice) {
+           bool ordered, absl::InlinedVector<fabric::LocalPiece, 8>& slice) {
   for (const fabric::LocalPiece& piece : pieces) {
     if (offset >= piece.bytes) {
       offset -= piece.bytes;
       continue;
     }
     const uint64_t take = std::min<uint64_t>(piece.bytes - offset, bytes);
-    slice.push_back({piece.device, piece.data + offset, take, piece.order, piece.path});
+    const memory::StreamOrder order =
+        ordered && !IsHost(piece) ? piece.order : memory::StreamOrder();
+    slice.push_back({piece.device, piece.data + offset, take, order, piece.path});
     bytes -= take;
     if (bytes == 0) return;
     offset = 0;
@@ -102,9 +112,8 @@ void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetI
   if (status.ok() && bytes != 0 && link_.lanes().ReaderFailed())
     status = StatusOf(Error::kLaneDown);
   std::vector<memory::ReadinessRef> awaited;
-  if (status.ok() && bytes != 0 && !link_.fabric().traits().orders_reads) {
-    status = RecordStreams(fetch, awaited);
-  }
+  const bool unordered = !link_.fabric().traits().orders_reads || FromHost(entry);
+  if (status.ok() && bytes != 0 && unordered) status = RecordStreams(fetch, awaited);
   if (!status.ok() || bytes == 0) {
     link_.engine_impl().DoneLater(fetch, std::move(status));
     return;
@@ -112,19 +121,22 @@ void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetI
   Transfer& transfer = Add(fetch, set);
   transfer.entry = &entry;
   transfer.awaited = std::move(awaited);
+  transfer.unordered = unordered;
   transfer.bytes = bytes;
   transfer.chunk_bytes = ChunkBytes(fetch, entry);
   transfer.path = all;
   const int64_t now_ns = link_.engine_impl().now_ns();
   transfer.admission_due_ns = now_ns + link_.engine_impl().admission_timeout_ns();
-  if (!transfer.awaited.empty()) {
-    if (awaiting_.empty()) link_.engine_impl().AwaitReady(*this);
-    awaiting_.push_back(&transfer);
-  }
   waiting_.PushBack(transfer);
+  if (transfer.suspended()) return Await(transfer);
   Admit();
   if (!transfer.admitted) link_.DueAt(transfer.admission_due_ns);
   Pump();
+}
+
+void Transfers::Await(Transfer& transfer) {
+  if (awaiting_.empty()) link_.engine_impl().AwaitReady(*this);
+  awaiting_.push_back(&transfer);
 }
 
 absl::Status Transfers::RecordStreams(const Fetch& fetch,
@@ -143,7 +155,7 @@ absl::Status Transfers::RecordStreams(const Fetch& fetch,
 
 bool Transfers::PollReady(bool ask) {
   std::vector<std::pair<Transfer*, absl::Status>> failed;
-  const size_t before = awaiting_.size();
+  std::vector<Transfer*> ready;
   std::erase_if(awaiting_, [&](Transfer* transfer) {
     std::erase_if(transfer->awaited,
                   [](const memory::ReadinessRef& awaited) { return awaited->ready(); });
@@ -152,12 +164,81 @@ bool Transfers::PollReady(bool ask) {
       if (ask) status.Update(awaited->Look());
     }
     if (!status.ok()) failed.emplace_back(transfer, std::move(status));
-    transfer->progress_ns = link_.engine_impl().now_ns();
+    if (transfer->awaited.empty()) ready.push_back(transfer);
     return transfer->awaited.empty();
   });
+  for (Transfer* transfer : ready) Resume(*transfer);
   for (const auto& [transfer, status] : failed) Stop(*transfer, StreamFailure(*transfer, status));
-  if (awaiting_.size() != before) Pump();
+  if (!ready.empty()) Pump();
   return awaiting_.empty();
+}
+
+void Transfers::Suspend(Transfer& transfer) {
+  // With READs posted it stays what it is, and in its list.
+  if (transfer.posted != 0 || !transfer.admitted) return;
+  transfer.admitted = false;
+  fetching_bytes_ -= transfer.bytes;
+  waiting_.PushBack(transfer);
+  Admit();
+}
+
+void Transfers::Resume(Transfer& transfer) {
+  transfer.progress_ns = link_.engine_impl().now_ns();
+  if (transfer.admitted) return;
+  transfer.admission_due_ns = transfer.progress_ns + link_.engine_impl().admission_timeout_ns();
+  Admit();
+  if (!transfer.admitted) link_.DueAt(transfer.admission_due_ns);
+}
+
+Transfers::Streams Transfers::StandingStreams() const {
+  Streams streams;
+  link_.engine_impl().reads().ForEach([&](ReadSlot, const PostedRead& read) {
+    if (read.ordered && read.transfer->link == &link_) streams.push_back(StreamOf(*read.transfer));
+  });
+  return streams;
+}
+
+bool Transfers::PutOff(const PostedRead& read, Error error) {
+  Transfer& transfer = *read.transfer;
+  // Where the fabric knows a way, it is one that no stream orders.
+  const bool no_order = error == Error::kUnsupported && transfer.path != Path::kNone &&
+                        CheckPath(*transfer.fetch, transfer.path).ok();
+  if ((!no_order && error != Error::kNoMemory) || transfer.stopping || !read.in_order) return false;
+  transfer.again.push_back(read.chunk);
+  (transfer.bytes <= kSmallBytes ? small_ : large_).PushBack(transfer);
+  if (!transfer.suspended() && !transfer.unordered) {
+    const Streams standing = StandingStreams();
+    transfer.crowded = !no_order && std::find(standing.begin(), standing.end(),
+                                              StreamOf(transfer)) != standing.end();
+    if (transfer.crowded) crowded_.push_back(&transfer);
+  }
+  if (!transfer.suspended() && !transfer.unordered) {
+    transfer.unordered = true;
+    const absl::Status status = RecordStreams(*transfer.fetch, transfer.awaited);
+    if (!transfer.awaited.empty()) Await(transfer);
+    if (!status.ok()) Stop(transfer, StreamFailure(transfer, status));
+    if (!status.ok()) return true;
+  }
+  if (transfer.suspended()) Suspend(transfer);
+  return true;
+}
+
+void Transfers::LetCrowded(const void* stream) {
+  if (crowded_.empty()) return;
+  const Streams standing = StandingStreams();
+  std::vector<Transfer*> let;
+  bool one = false;  // where others stand there still
+  std::erase_if(crowded_, [&](Transfer* transfer) {
+    const void* const its = StreamOf(*transfer);
+    const bool free = std::find(standing.begin(), standing.end(), its) == standing.end();
+    const bool next = its == stream && !std::exchange(one, true);
+    if (free || next) let.push_back(transfer);
+    return free || next;
+  });
+  for (Transfer* transfer : let) {
+    transfer->crowded = false;
+    Resume(*transfer);
+  }
 }
 
 Path Transfers::PathOfAll(const Fetch& fetch, const wire::PayloadEntry& entry) const {
@@ -200,7 +281,10 @@ void Transfers::Hold(Fetch& fetch, PayloadSetImpl& set) {
 
 void Transfers::Admit() {
   const uint64_t budget = link_.engine_impl().options().fetching_bytes_max;
-  for (Transfer* next = waiting_.front(); next != nullptr; next = waiting_.front()) {
+  const auto next_of = [this] {
+    return waiting_.Find([](const Transfer& transfer) { return !transfer.suspended(); });
+  };
+  for (Transfer* next = next_of(); next != nullptr; next = next_of()) {
     if (next->bytes > budget - fetching_bytes_) return;
     fetching_bytes_ += next->bytes;
     next->admitted = true;
@@ -232,7 +316,7 @@ void Transfers::OnLaneGone() {
 Transfer* Transfers::Pick() {
   for (List<Transfer>* list : {&small_, &large_}) {
     Transfer* const pick = list->Find(
-        [&](const Transfer& transfer) { return KeysFit(transfer) && transfer.awaited.empty(); });
+        [&](const Transfer& transfer) { return KeysFit(transfer) && !transfer.suspended(); });
     if (pick != nullptr) {
       list->PushBack(*pick);
       return pick;
@@ -279,8 +363,9 @@ void Transfers::Post(Transfer& transfer) {
   fabric::RemoteKey key;
   key.words = transfer.entry->keys[piece * transfer.entry->lanes];
   absl::InlinedVector<fabric::LocalPiece, 8> slice;
-  Slice(transfer.fetch->pieces, chunk.offset, chunk.bytes, slice);
-  const ReadSlot slot = engine.reads().Add(PostedRead{&transfer, chunk});
+  Slice(transfer.fetch->pieces, chunk.offset, chunk.bytes, !transfer.unordered, slice);
+  const bool in_order = !transfer.unordered && StreamOf(transfer) != nullptr;
+  const ReadSlot slot = engine.reads().Add(PostedRead{&transfer, chunk, in_order});
   VERBENA_CHECK(slot.index != ReadSlot{}.index, "no READ slot");
   ++transfer.posted;
   ++reads_;
@@ -306,15 +391,19 @@ void Transfers::OnReadOrdered(PostedRead& read) {
 }
 
 void Transfers::MaybeTell(Transfer& transfer) {
-  if (transfer.told || transfer.stopping || transfer.unposted()) return;
+  if (transfer.told || transfer.unposted()) return;
   if (transfer.posted == 0 || transfer.ordered != transfer.posted) return;
   transfer.told = true;
   transfer.fetch->path = transfer.path;
-  transfer.fetch->OnOrdered();
+  transfer.admitted = false;
+  fetching_bytes_ -= transfer.bytes;
+  transfer.fetch->OnOrdered(transfer.status);
+  Admit();
 }
 
 void Transfers::OnReadDone(const PostedRead& read, Error error) {
   Transfer& transfer = *read.transfer;
+  const void* const stream = StreamOf(transfer);
   VERBENA_DCHECK(transfer.posted > 0 && (read.ordered || reads_ > 0));
   --transfer.posted;
   reads_ -= read.ordered ? 0 : 1;
@@ -326,6 +415,8 @@ void Transfers::OnReadDone(const PostedRead& read, Error error) {
   } else if (error == Error::kLaneDown && !transfer.stopping) {
     transfer.again.push_back(read.chunk);
     (transfer.bytes <= kSmallBytes ? small_ : large_).PushBack(transfer);
+  } else if (PutOff(read, error)) {
+    // It goes on when its stream has.
   } else if (error == Error::kUnsupported && !transfer.stopping &&
              !CheckPath(*transfer.fetch, transfer.path).ok()) {
     Stop(transfer, CheckPath(*transfer.fetch, transfer.path));
@@ -335,6 +426,7 @@ void Transfers::OnReadDone(const PostedRead& read, Error error) {
     MaybeTell(transfer);
     MaybeEnd(transfer);
   }
+  if (read.ordered) LetCrowded(stream);
   Pump();
 }
 
@@ -344,10 +436,13 @@ void Transfers::Stop(Transfer& transfer, const absl::Status& why) {
   transfer.status = why;
   transfer.again.clear();
   posted_.PushBack(transfer);
-  if (transfer.posted != 0) {
+  // What stands in a stream ends with that, lane or no lane.
+  if (transfer.posted != transfer.ordered) {
     transfer.break_due_ns = link_.engine_impl().now_ns() +
                             (transfer.fetch->destination_lent ? kBreakLentNs : kBreakOwnNs);
     link_.DueAt(transfer.break_due_ns);
+  } else if (transfer.posted != 0) {
+    link_.DueAt(link_.engine_impl().now_ns());  // told then: nothing is, inline
   }
   MaybeEnd(transfer);
 }
@@ -359,6 +454,7 @@ void Transfers::MaybeEnd(Transfer& transfer) {
 void Transfers::End(Transfer& transfer) {
   if (transfer.admitted) fetching_bytes_ -= transfer.bytes;
   if (!transfer.awaited.empty()) std::erase(awaiting_, &transfer);
+  if (transfer.crowded) std::erase(crowded_, &transfer);
   transfer.fetch->state_ = nullptr;
   transfer.fetch->path = transfer.path;
   PayloadSetImpl* const set = transfer.set;
@@ -419,10 +515,11 @@ void Transfers::Expire(int64_t now_ns) {
 }
 
 void Transfers::ExpireOne(Transfer& transfer, int64_t now_ns) {
+  if (transfer.stopping) MaybeTell(transfer);
   if (transfer.told) return;  // its stream may take its time
   const int64_t deadline_ns = transfer.fetch->deadline_ns;
   const bool starves = Starves(transfer);
-  if (transfer.posted != 0 || starves) {
+  if (transfer.posted != transfer.ordered || starves) {
     if (now_ns - transfer.progress_ns >= kNoProgressNs) {
       if (starves) {
         return Stop(transfer,
@@ -449,14 +546,15 @@ void Transfers::ExpireOne(Transfer& transfer, int64_t now_ns) {
     Stop(transfer, absl::DeadlineExceededError("the fetch's deadline passed"));
     return;
   }
-  if (!transfer.admitted && now_ns - transfer.admission_due_ns >= 0) {
+  const bool waits = !transfer.admitted && !transfer.suspended();
+  if (waits && now_ns - transfer.admission_due_ns >= 0) {
     Stop(transfer, absl::ResourceExhaustedError(absl::StrCat(
                        "no room for a fetch of ", transfer.bytes, " bytes within ",
                        link_.engine_impl().options().fetching_bytes_max, " (fetching_bytes_max)")));
     return;
   }
   if (deadline_ns != 0) link_.DueAt(deadline_ns);
-  if (!transfer.admitted) link_.DueAt(transfer.admission_due_ns);
+  if (waits) link_.DueAt(transfer.admission_due_ns);
 }
 
 }  // namespace verbena::session

@@ -4,13 +4,16 @@
 // posts no more and ends when its posted chunks have; if they do not within a bound, the lane is
 // broken. Chunks lost with a lane are posted again on its successor.
 //
-// Where the fabric does not order READs (traits().orders_reads), a transfer in the order of a
-// stream posts nothing before the work that was queued there has ended: its chunks would keep
-// stages, and places among the posted, from others for as long as that takes.
+// A transfer in the order of a stream whose READs the fabric does not order (traits().orders_reads)
+// posts nothing before the work that was queued there has ended: its chunks would keep stages, and
+// places among the posted, from others for as long as that takes. One for whose READs the fabric
+// has no room in their stream posts no more before others that stand there have ended. Neither
+// counts as admitted meanwhile, nor does one of which all stands in its stream.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "rpc/base/ids.h"
 #include "rpc/base/slot_table.h"
@@ -32,7 +35,8 @@ struct Chunk {
 struct PostedRead {
   Transfer* transfer = nullptr;
   Chunk chunk;
-  bool ordered = false;  // it stands in its stream
+  bool in_order = false;  // posted with the order of a stream
+  bool ordered = false;   // it stands there
 };
 using ReadTable = SlotTable<PostedRead, ReadTag>;
 
@@ -50,6 +54,8 @@ class Transfer : public ListNode<Transfer> {
   uint32_t ordered = 0;                       // of the posted ones
   bool told = false;                          // all that was left stands in the stream
   std::vector<memory::ReadinessRef> awaited;  // posts nothing before
+  bool crowded = false;    // nor before a READ that stands in its stream has ended
+  bool unordered = false;  // its READs go without an order: its streams have been waited for
   bool admitted = false;
   bool stopping = false;
   Path path = Path::kNone;  // of the READ that ended last
@@ -59,6 +65,7 @@ class Transfer : public ListNode<Transfer> {
   int64_t progress_ns = 0;  // when it was admitted, or a chunk posted or done, or its lane went
 
   bool unposted() const { return !stopping && (next < bytes || !again.empty()); }
+  bool suspended() const { return crowded || !awaited.empty(); }
 };
 
 class Transfers final : public ReadyWaiter {
@@ -100,6 +107,17 @@ class Transfers final : public ReadyWaiter {
   absl::Status Check(const Fetch& fetch, const wire::PayloadEntry& entry, uint64_t& bytes) const;
   // What is queued now on the streams that it is ordered by.
   static absl::Status RecordStreams(const Fetch& fetch, std::vector<memory::ReadinessRef>& awaited);
+  void Await(Transfer& transfer);
+  // Whether `error` says that the fabric did not order the READ, of which nothing has moved: it is
+  // posted again in time.
+  bool PutOff(const PostedRead& read, Error error);
+  using Streams = absl::InlinedVector<const void*, 8>;
+  // In which READs of this link stand.
+  Streams StandingStreams() const;
+  // A READ that stood in `stream` has ended: those that wait for one can be posted.
+  void LetCrowded(const void* stream);
+  void Suspend(Transfer& transfer);
+  void Resume(Transfer& transfer);
   void Admit();
   Transfer* Pick();
   // The rest of it waits for a lane, or for keys on that.
@@ -109,16 +127,17 @@ class Transfers final : public ReadyWaiter {
   void Post(Transfer& transfer);
   void Stop(Transfer& transfer, const absl::Status& why);
   void MaybeEnd(Transfer& transfer);
-  static void MaybeTell(Transfer& transfer);
+  void MaybeTell(Transfer& transfer);
   void End(Transfer& transfer);
   void ExpireOne(Transfer& transfer, int64_t now_ns);
 
   LinkImpl& link_;
-  List<Transfer> waiting_;  // for the budget of fetching bytes
+  List<Transfer> waiting_;  // for the budget of fetching bytes, or suspended
   List<Transfer> small_;    // admitted, something to post
   List<Transfer> large_;
   List<Transfer> posted_;            // nothing left to post, or stopping
   std::vector<Transfer*> awaiting_;  // with something awaited
+  std::vector<Transfer*> crowded_;
   uint32_t live_ = 0;
   uint32_t reads_ = 0;  // posted on this link, and not standing in a stream
   uint64_t fetching_bytes_ = 0;

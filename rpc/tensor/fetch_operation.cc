@@ -137,14 +137,17 @@ void FetchOperation::Launch() {
   OnTransferDone(absl::OkStatus());
 }
 
+void FetchOperation::Fail(const absl::Status& why) {
+  if (why.ok() || !first_error_.ok()) return;
+  first_error_ = why;
+  OnCancel(why);  // the others are of no use
+}
+
 void FetchOperation::OnTransferDone(const absl::Status& status) {
-  if (!status.ok() && first_error_.ok()) {
-    first_error_ = status;
-    OnCancel(status);  // the others are of no use
-  }
+  Fail(status);
   if (--running_ != 0) return;
   if (ended_early_) {
-    if (!first_error_.ok()) {
+    if (ended_well_ && !first_error_.ok()) {
       VERBENA_LOG(kWarning, "what a fetch ordered into a stream failed: ", first_error_.message());
     }
     plan_.kept.clear();
@@ -158,13 +161,15 @@ void FetchOperation::OnTransferDone(const absl::Status& status) {
   Complete(std::move(first_error_));
 }
 
-void FetchOperation::OnTransferOrdered() {
+void FetchOperation::OnTransferOrdered(const absl::Status& status) {
+  Fail(status);
   ++ordered_;
   const bool more = ordered_ != running_ || plan_.finish || finish_;  // for the CPU to do, or wait
-  if (ended_early_ || more || !first_error_.ok()) return;
+  if (ended_early_ || more) return;
   ended_early_ = true;
+  ended_well_ = first_error_.ok();
   Ref();
-  Complete();
+  Complete(first_error_);
 }
 
 void FetchOperation::OnCancel(const absl::Status& why) {

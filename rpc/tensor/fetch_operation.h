@@ -110,10 +110,10 @@ class FetchOperation final : public Operation {
   class Transfer final : public session::Fetch {
    public:
     explicit Transfer(FetchOperation* owner) : owner_(owner) {}
-    void OnOrdered() override {
+    void OnOrdered(const absl::Status& status) override {
       ordered = true;
       owner_->report_.path = path;
-      owner_->OnTransferOrdered();
+      owner_->OnTransferOrdered(status);
     }
     void OnDone(const absl::Status& status) override {
       running = false;
@@ -162,7 +162,8 @@ class FetchOperation final : public Operation {
   void AbandonGrowth();
   void OnTransferDone(const absl::Status& status);
   // Ends for its user once all that is left stands in the stream; what it holds stays held.
-  void OnTransferOrdered();
+  void OnTransferOrdered(const absl::Status& status);
+  void Fail(const absl::Status& why);
   void OnCancel(const absl::Status& why) override;
   void Recycle() override { delete this; }
 
@@ -176,6 +177,7 @@ class FetchOperation final : public Operation {
   size_t running_ = 0;
   size_t ordered_ = 0;        // of those
   bool ended_early_ = false;  // for its user
+  bool ended_well_ = false;
   bool started_ = false;
   absl::Status first_error_;
   StartWork start_work_;

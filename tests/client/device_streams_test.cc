@@ -1,6 +1,11 @@
 // Fetches in the order of streams that stand still: what ends all the same, and what does not wait
 // for them.
+#include <algorithm>
 #include <atomic>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "rpc/memory/fake_stream.h"
@@ -10,6 +15,12 @@
 namespace verbena {
 namespace {
 
+// One that outlives whoever copies in its order.
+memory::FakeStream& NewStream() {
+  static auto* const all = new std::deque<memory::FakeStream>;
+  return all->emplace_back();
+}
+
 TEST_CASE("a cancelled call ends though its reader's stream stands still, and its memory is kept",
           "[client][device][order]") {
   Fake(0), Fake(1);
@@ -18,7 +29,7 @@ TEST_CASE("a cancelled call ends though its reader's stream stands still, and it
   const std::vector<float> sent = Counting(64);
   Fake(0).Write(extent.base, sent.data(), bytes);
   std::atomic<bool> released{false}, fetched{false};
-  memory::FakeStream stream;
+  memory::FakeStream& stream = NewStream();
   stream.Launch([] {});
   Tensor into = Blank(64);
   {
@@ -54,6 +65,120 @@ TEST_CASE("a cancelled call ends though its reader's stream stands still, and it
     CHECK(ValuesOf(Fake(1), into) == sent);
   }
   Fake(0).Free(extent);
+}
+
+// Over shm: between devices, whose copies stand in their stream at once; by way of stages; and from
+// the host.
+enum class Way { kDirect, kStaged, kFromHost };
+
+struct Late {
+  static constexpr int64_t kCount = 3 << 20;  // more than all stages of a link
+  explicit Late(Way w) : way(w), user{Shape(kCount)} {
+    if (way == Way::kStaged) Fake(0).RefuseExports(absl::FailedPreconditionError("not shared"));
+    given.emplace(way == Way::kFromHost ? FloatTensor(Counting(kCount)) : user.tensor,
+                  ChannelOptions().set_require_transport("shm"));
+    reply.emplace(given->Get());
+    stream.Launch([] {});
+  }
+  ~Late() {
+    stream.Finish(1000);
+    Fake(0).RefuseExports(absl::OkStatus());
+  }
+  Call<Tensor> Fetch(Tensor& into, memory::FakeStream& in) {
+    return reply->Fetch((*reply)->output(), Placement::Into(into).InStream(DeviceStream(&in)));
+  }
+  // Whatever has no stream, or another, arrives.
+  void OthersArrive() {
+    for (const Device place : {Device::Fake(1), Device::Fake(2), Device::Host()}) {
+      auto call = reply->Fetch((*reply)->output(), place);
+      REQUIRE(Eventually([&] { return call.done(); }));
+      auto got = std::move(call).Get();
+      REQUIRE_CODE(got.status(), kOk);
+      if (place == Device::Host()) continue;
+      CHECK(ValuesOf(Fake(place.index()), *got) == Counting(kCount));
+    }
+    memory::FakeStream& other = NewStream();
+    Tensor into = Blank(kCount);
+    auto call = Fetch(into, other);
+    REQUIRE(Eventually([&] { return call.done(); }));
+    REQUIRE_CODE(std::move(call).Get().status(), kOk);
+    std::atomic<bool> seen{false};
+    other.Launch([&] { seen = ValuesOf(Fake(1), into) == Counting(kCount); });
+    other.Finish();
+    CHECK(Eventually([&] { return seen.load(); }));
+  }
+
+  FakeDevice &from = Fake(0), &to = Fake(1), &elsewhere = Fake(2);
+  const Way way;
+  UserTensor user;
+  std::optional<Giver> given;
+  std::optional<Parcel<test::InferReply>> reply;
+  memory::FakeStream& stream = NewStream();
+};
+
+TEST_CASE("fetches do not wait for others' streams that stand still", "[client][device][order]") {
+  const Way way = GENERATE(Way::kDirect, Way::kStaged, Way::kFromHost);
+  Late late(way);
+  std::vector<Tensor> into;
+  std::vector<Call<Tensor>> fetches;
+  for (int i = 0; i < 3; ++i) {
+    into.push_back(Blank(Late::kCount));
+    fetches.push_back(late.Fetch(into.back(), late.stream));
+  }
+  {
+    // One that is given up ends at once, also when it stands in the stream already.
+    Tensor unwanted = Blank(Late::kCount);
+    auto cancelled = late.Fetch(unwanted, late.stream);
+    cancelled.Cancel();
+    REQUIRE(Eventually([&] { return cancelled.done(); }));
+  }
+  late.OthersArrive();
+  for (auto& fetch : fetches) CHECK(fetch.done() == (way == Way::kDirect));
+  for (Tensor& tensor : into) CHECK(ValuesOf(Fake(1), tensor)[5] == 0);
+  late.stream.Finish();
+  for (size_t i = 0; i < fetches.size(); ++i) {
+    REQUIRE(Eventually([&] { return fetches[i].done(); }));
+    REQUIRE_CODE(std::move(fetches[i]).Get().status(), kOk);
+    CHECK(Eventually([&] { return ValuesOf(Fake(1), into[i]) == Counting(Late::kCount); }));
+  }
+}
+
+TEST_CASE("fetches for which a stream has no room come when others of it have ended",
+          "[client][device][order]") {
+  Fake(0), Fake(1);
+  UserTensor user(Shape(64));
+  Giver giver(user.tensor, ChannelOptions().set_require_transport("shm"));
+  auto reply = giver.Get();
+  memory::FakeStream& stream = NewStream();
+  const absl::Cleanup finish = [&] { stream.Finish(1000); };
+  stream.Launch([] {});
+  constexpr size_t kFetches = 100;
+  std::vector<Tensor> into;
+  std::vector<Call<Tensor>> fetches;
+  for (size_t i = 0; i < kFetches; ++i) {
+    into.push_back(Blank(64));
+    fetches.push_back(
+        reply.Fetch(reply->output(), Placement::Into(into.back()).InStream(DeviceStream(&stream))));
+  }
+  const auto done = [&] {
+    return std::count_if(fetches.begin(), fetches.end(),
+                         [](const Call<Tensor>& fetch) { return fetch.done(); });
+  };
+  REQUIRE(Eventually([&] { return done() >= 24; }));
+  // Nobody else waits for them, and one of those is given up.
+  auto other = reply.Fetch(reply->output(), Device::Fake(1));
+  REQUIRE(Eventually([&] { return other.done(); }));
+  CHECK(done() < static_cast<ptrdiff_t>(kFetches));
+  fetches[kFetches - 2].Cancel();
+  REQUIRE(Eventually([&] { return fetches[kFetches - 2].done(); }));
+  stream.Finish();
+  REQUIRE(Eventually([&] { return done() == kFetches; }));
+  for (size_t i = 0; i < kFetches; ++i) {
+    const bool given_up = i == kFetches - 2;
+    CHECK(std::move(fetches[i]).Get().ok() != given_up);
+    if (given_up) continue;
+    CHECK(Eventually([&] { return ValuesOf(Fake(1), into[i]) == Counting(64); }));
+  }
 }
 
 }  // namespace

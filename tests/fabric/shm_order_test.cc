@@ -109,16 +109,66 @@ TEST_CASE("a revocation waits for a copy that stands in a stream", "[shm][device
 TEST_CASE("others begin while copies stand in streams, and none that ends is forgotten",
           "[shm][device][order]") {
   Ordered o;
-  constexpr uint32_t kReads = 40;
-  for (uint32_t i = 0; i < kReads; ++i) o.Read(i);
-  REQUIRE(o.pair.Until([&] { return o.Told(23); }));
-  o.pair.Settle();
-  CHECK_FALSE(o.Told(24));  // so many stand in streams at once
+  constexpr uint32_t kStand = 32;  // of one link at once
+  for (uint32_t i = 0; i < kStand + 3; ++i) o.Read(i);
+  REQUIRE(o.pair.Until([&] { return o.Told(kStand - 1); }));
+  // For the rest there is no room now.
+  REQUIRE(o.pair.Until([&] { return o.pair.client_events.reads.size() == 3; }));
+  for (uint32_t i = kStand; i < kStand + 3; ++i) {
+    CHECK_FALSE(o.Told(i));
+    CHECK(o.pair.client_events.reads[ReadSlot{i, 1}.word()][0] == Error::kNoMemory);
+    CHECK(o.pair.client_events.paths[ReadSlot{i, 1}.word()] == Path::kPeerIpc);
+  }
+  // What has no order, or another's, does not wait.
+  const fabric::LocalPiece piece{&o.to, o.target->base(), kBytes};
+  o.pair.client().Read({100, 1}, kLink, kReader, o.key, 0, {&piece, 1});
+  REQUIRE(o.pair.Until([&] { return o.Ended(100); }));
   o.stream.Finish(100);
-  REQUIRE(o.pair.Until([&] { return o.Ended(kReads - 1); }));
-  for (uint32_t i = 0; i < kReads; ++i) CHECK(o.Ended(i));
+  REQUIRE(o.pair.Until([&] { return o.Ended(kStand - 1); }));
+  for (uint32_t i = 0; i < kStand; ++i) CHECK(o.Ended(i));
+  o.Read(50);
+  REQUIRE(o.pair.Until([&] { return o.Ended(50); }));
   o.pair.server().Revoke({1, 1});
   REQUIRE(o.pair.Until([&] { return !o.pair.server_events.revoked.empty(); }));
+}
+
+TEST_CASE("only so many streams have copies at once", "[shm][device][order]") {
+  Ordered o;
+  constexpr uint32_t kStreams = 8;
+  std::vector<memory::FakeStream> others(kStreams);
+  const auto read = [&](uint32_t i) {
+    others[i].Launch([] {});
+    const fabric::LocalPiece piece{&o.to, o.target->base(), kBytes, {&others[i]}};
+    o.pair.client().Read({i, 1}, kLink, kReader, o.key, 0, {&piece, 1});
+  };
+  for (uint32_t i = 0; i < kStreams; ++i) read(i);
+  REQUIRE(o.pair.Until([&] { return o.Told(kStreams - 1); }));
+  o.Read(20);
+  REQUIRE(o.pair.Until([&] { return !o.pair.client_events.reads.empty(); }));
+  CHECK(o.pair.client_events.reads[ReadSlot{20, 1}.word()][0] == Error::kNoMemory);
+  // The last to come is the first to end.
+  others[kStreams - 1].Finish();
+  REQUIRE(o.pair.Until([&] { return o.Ended(kStreams - 1); }));
+  o.Read(21);
+  REQUIRE(o.pair.Until([&] { return o.Told(21); }));
+  o.stream.Finish(10);
+  REQUIRE(o.pair.Until([&] { return o.Ended(21); }));
+  for (uint32_t i = 0; i + 1 < kStreams; ++i) CHECK_FALSE(o.Ended(i));
+  for (memory::FakeStream& other : others) other.Finish();
+  REQUIRE(o.pair.Until([&] { return o.Ended(0); }));
+}
+
+TEST_CASE("a lane breaks under copies that stand in streams, and comes back",
+          "[shm][device][order]") {
+  Ordered o;
+  o.Read(1);
+  REQUIRE(o.pair.Until([&] { return o.Told(1); }));
+  o.pair.client().BreakLane(kLink, kReader);
+  REQUIRE(o.pair.Until([&] { return o.pair.client_events.lanes_down[kLink].size() == 1; }));
+  CHECK_FALSE(o.Ended(1));
+  o.stream.Finish();
+  REQUIRE(o.pair.Until([&] { return o.Ended(1); }));
+  CHECK(o.Arrived());
 }
 
 TEST_CASE("a link whose stream still copies ends when that has ended", "[shm][device][order]") {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "rpc/base/slowdown.h"
+#include "rpc/memory/fake_stream.h"
 #include "rpc/memory/known_regions.h"
 #include "tests/contract/fabric_contract.h"
 #include "tests/fabric/fake_region.h"
@@ -108,6 +109,17 @@ TEST_CASE("a READ that requires another path is not staged", "[shm][device][path
   CHECK(s.pair.client_events.paths[ReadSlot{1, 1}.word()] == Path::kPinnedStaging);
   s.Read(2, 0, kBytes, Path::kPinnedStaging);
   CHECK(s.Wait(2) == Error::kOk);
+}
+
+TEST_CASE("a READ in the order of a stream is not staged", "[shm][device][order]") {
+  Stages s;
+  memory::FakeStream stream;
+  stream.Launch([] {});
+  const fabric::LocalPiece piece{&s.to, s.target->base(), kBytes, {&stream}};
+  s.pair.client().Read({1, 1}, kLink, kReader, s.key, 0, {&piece, 1});
+  CHECK(s.Wait(1) == Error::kUnsupported);
+  CHECK(s.pair.client_events.paths[ReadSlot{1, 1}.word()] == Path::kPinnedStaging);
+  CHECK(s.from.waiting() == 0);
 }
 
 TEST_CASE("the owner fills stages while the reader empties others", "[shm][device]") {

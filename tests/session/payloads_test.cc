@@ -1,4 +1,6 @@
 // Large messages, payloads, their READs and budgets.
+#include "rpc/memory/fake_device.h"
+#include "rpc/memory/fake_stream.h"
 #include "tests/session/payload_pair.h"
 
 namespace verbena::session::testing {
@@ -171,6 +173,38 @@ TEST_CASE("a reply leaves only when READs of its request's payloads have drained
   CHECK(fetch.status.code() == absl::StatusCode::kCancelled);
   CHECK(held.call.status.ok());
   held.served->payloads.reset();
+}
+
+TEST_CASE("a fetch that waits for its stream takes nothing of the budget", "[session][budgets]") {
+  EngineOptions options;
+  options.fetching_bytes_max = 150'000;
+  options.admission_timeout = absl::Milliseconds(10);
+  Pair pair(Network(true), options);
+  REQUIRE(pair.Connect().ok());
+  Held held(pair, 150'000);
+  memory::FakeDevice& device = memory::FakeDevice::Install(0);
+  const absl::StatusOr<memory::Extent> extent = device.Allocate(150'000);
+  REQUIRE(extent.ok());
+  memory::FakeStream stream;
+  stream.Launch([] {});
+  WholeFetch late(held), other(held), next(held);
+  late.pieces[0] = {&device, extent->base, 150'000, {&stream}};
+  late.Start();
+  other.Start();
+  REQUIRE(pair.Run([&] { return other.done(); }));
+  CHECK(other.status.ok());
+  pair.RunFor(30'000'000);  // nor does the time for which it might wait for the budget pass
+  CHECK_FALSE(late.done());
+  pair.OnServer([&] { Link::CancelFetch(late); });
+  REQUIRE(pair.Run([&] { return late.done(); }));
+  CHECK(late.status.code() == absl::StatusCode::kCancelled);
+  next.Start();
+  REQUIRE(pair.Run([&] { return next.done(); }));
+  CHECK(next.status.ok());
+  held.Answer();
+  REQUIRE(pair.Run([&] { return held.call.done(); }));
+  held.served->payloads.reset();
+  device.Free(*extent);
 }
 
 TEST_CASE("budgets: too large is refused by name, too much at once waits", "[session][budgets]") {

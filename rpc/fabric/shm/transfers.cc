@@ -91,7 +91,7 @@ void Transfers::Cancel(Link& link, const Lane* lane, Error error) {
 
 bool Transfers::Copying(const Link& link, Lane lane) const {
   return std::any_of(all_.begin(), all_.end(), [&](const Transfer& t) {
-    return t.state == State::kCopying && t.link == &link && t.lane == lane;
+    return t.state == State::kCopying && !t.ordered && t.link == &link && t.lane == lane;
   });
 }
 
@@ -111,7 +111,9 @@ bool Transfers::Work(size_t budget, absl::FunctionRef<bool()> yield) {
     ended = true;
   }
   for (Engine& engine : engines_) {
+    if (engine.busy == 0) continue;
     engine.copies->Poll(budget, yield, [&](uint64_t tag, bool ok) {
+      --engine.busy;
       const auto index = static_cast<uint32_t>(tag);
       if (tag >> 32 != 0) return OnStageCopied(index, static_cast<uint32_t>(tag >> 32) - 1, ok);
       Transfer& t = all_[index];
@@ -213,11 +215,12 @@ bool Transfers::Ready(const Transfer& t, uint64_t offset, uint64_t populate) con
   return t.into->host_accessible() || t.import->lock_tried();
 }
 
-bool Transfers::TakesPath(uint32_t index, Path path) {
+bool Transfers::TakesPath(uint32_t index, Path path, bool ordered) {
   Transfer& t = all_[index];
   t.path = path;
-  const Path required = t.pieces.front().path;
-  if (required == Path::kNone || required == path) return true;
+  const LocalPiece& first = t.pieces.front();
+  const bool required = first.path == Path::kNone || first.path == path;
+  if (required && (ordered || first.order.stream == nullptr)) return true;
   t.error = Error::kUnsupported;
   Finish(index);
   return false;
@@ -229,13 +232,10 @@ void Transfers::BeginMapped(uint32_t index, const memory::Mapping& mapping, uint
   memory::Device* const mapped = mapping.device->host_accessible() ? nullptr : mapping.device;
   const LocalPiece& first = t.pieces.front();
   const memory::Device& by = mapped == nullptr ? *first.device : *mapped;
-  if (!TakesPath(index, by.PathOf({first.data, from, first.bytes}, mapping.path))) return;
   const bool devices = mapped != nullptr && !t.into->host_accessible();
-  if (devices && first.order.stream != nullptr && !TakeHold(t)) {
-    t.error = Error::kLeaseLost;
-    return Finish(index);
-  }
-  t.by = mapped;
+  if (!TakesPath(index, by.PathOf({first.data, from, first.bytes}, mapping.path), devices)) return;
+  if (first.order.stream != nullptr) t.error = TakeHold(t);
+  if (t.error != Error::kOk) return Finish(index);
   t.state = State::kCopying;
   ++begun_;
   ++t.link->copies;
@@ -251,10 +251,9 @@ void Transfers::CopyToPieces(uint32_t index, const std::byte* from, memory::Devi
     from += t.pieces[i].bytes;
     const bool last = i + 1 == t.pieces.size();
     if (!last && t.pieces[i + 1].device == t.pieces[i].device) continue;
-    // At most kBegunMax x kPiecesMax copies wait in an engine; one with no room for that is broken.
     // Whichever end is not the host's knows how to reach both.
     memory::Device& device = mapped == nullptr ? *t.pieces[i].device : *mapped;
-    if (EngineFor(device).Copy(index, run, t.pieces[i].order)) {
+    if (CopyBy(device, index, run, t.pieces[i].order, &t.by)) {
       ++t.outstanding;
     } else {
       t.error = Error::kNoMemory;
@@ -264,8 +263,7 @@ void Transfers::CopyToPieces(uint32_t index, const std::byte* from, memory::Devi
   if (t.outstanding == 0) Finish(index);
 }
 
-bool Transfers::TakeHold(Transfer& t) {
-  if (ordered_ + ordering_.size() >= kOrderedMax) return true;  // it is not told early
+Error Transfers::TakeHold(Transfer& t) {
   Link& link = *t.link;
   Hold* const holds = link.mine.desk().holds;
   for (uint32_t i = 0; i < kHolds; ++i) {
@@ -275,9 +273,9 @@ bool Transfers::TakeHold(Transfer& t) {
     // Pairs with the owner's, who revokes and then looks for holds: one of both sees the other.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     t.hold = i;
-    return LeaseStillLive(link.theirs.leases(), t.key);
+    return LeaseStillLive(link.theirs.leases(), t.key) ? Error::kOk : Error::kLeaseLost;
   }
-  return true;
+  return Error::kNoMemory;
 }
 
 void Transfers::DropHold(Transfer& t) {
@@ -290,7 +288,7 @@ void Transfers::DropHold(Transfer& t) {
 void Transfers::TellOrdered() {
   std::erase_if(ordering_, [this](uint32_t index) {
     Transfer& t = all_[index];
-    if (!EngineFor(*t.by).Ordered(index)) return false;
+    if (!t.by->Ordered(index)) return false;
     t.ordered = true;
     --begun_;
     ++ordered_;
@@ -325,12 +323,33 @@ void Transfers::Finish(uint32_t index) {
   owner_.OnTransferDone(t.slot, t.error, t.path);
 }
 
-memory::CopyEngine& Transfers::EngineFor(memory::Device& device) {
+Transfers::Engine* Transfers::EngineFor(memory::Device& device, void* stream) {
+  Engine* idle = nullptr;
+  int others = 0;
   for (Engine& engine : engines_) {
-    if (engine.device == &device) return *engine.copies;
+    if (engine.device != &device) continue;
+    if (engine.stream == stream) return &engine;
+    if (engine.stream == nullptr) continue;
+    ++others;
+    if (engine.busy == 0) idle = &engine;
   }
-  engines_.push_back({&device, device.MakeCopyEngine()});
-  return *engines_.back().copies;
+  if (stream != nullptr && idle != nullptr) {
+    idle->stream = stream;
+    return idle;
+  }
+  if (stream != nullptr && others == kStreamsMax) return nullptr;
+  engines_.push_back({&device, stream, device.MakeCopyEngine()});
+  return &engines_.back();
+}
+
+bool Transfers::CopyBy(memory::Device& device, uint64_t tag,
+                       absl::Span<const memory::CopyPiece> run, const memory::StreamOrder& order,
+                       memory::CopyEngine** by) {
+  Engine* const engine = EngineFor(device, order.stream);
+  if (engine == nullptr || !engine->copies->Copy(tag, run, order)) return false;
+  ++engine->busy;
+  if (by != nullptr) *by = engine->copies.get();
+  return true;
 }
 
 }  // namespace verbena::fabric::shm

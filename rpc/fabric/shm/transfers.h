@@ -7,7 +7,9 @@
 //
 // A copy between devices in a stream's order holds its lease: what the stream does next relies on
 // it, and nobody looks again afterwards. Once it stands in the stream, it is told, and others
-// begin.
+// begin. Each stream has an engine of its own, so that what stands in one keeps no other waiting.
+// Other copies, which stages or the CPU have a part in, are not ordered: whoever wants that waits
+// for the stream first.
 //
 // Reactor thread only.
 #include <cstddef>
@@ -48,7 +50,7 @@ class Transfers {
   void OnImports(Link& link, bool all);
   // Answers with `error` for what has not begun: of one lane, or of the whole link.
   void Cancel(Link& link, const Lane* lane, Error error);
-  // Whether a copy into a destination of the lane goes on.
+  // Whether a copy into a destination of the lane goes on, apart from those that stand in streams.
   bool Copying(const Link& link, Lane lane) const;
 
   // Whether Work would do anything now. What waits for another process does not count: that rings.
@@ -64,8 +66,9 @@ class Transfers {
 
  private:
   static constexpr uint32_t kNoHold = ~0u;
-  // What may stand in streams. More, and an engine's queue is full: the rest is not told early.
-  static constexpr uint32_t kOrderedMax = 24;
+  // Streams of one device that have an engine. More, and READs in the order of others have to wait
+  // until those are idle, or for their stream; each is a stream of the library's on that GPU.
+  static constexpr int kStreamsMax = 8;
   enum class State : uint8_t { kFree, kQueued, kWaiting, kCopying };
   struct Transfer {
     State state = State::kFree;
@@ -87,10 +90,10 @@ class Transfers {
     uint64_t offset = 0;
     size_t bytes = 0;
     absl::InlinedVector<LocalPiece, 4> pieces;
-    memory::Device* into = nullptr;  // of the pieces; of several a device
-    memory::Device* by = nullptr;    // kCopying between devices: whose engine copies
-    uint64_t asked = 0;              // staged: bytes that were asked for
-    bool stages_wanted = false;      // staged: a job maps the stages
+    memory::Device* into = nullptr;    // of the pieces; of several a device
+    memory::CopyEngine* by = nullptr;  // kCopying between devices: who copies
+    uint64_t asked = 0;                // staged: bytes that were asked for
+    bool stages_wanted = false;        // staged: a job maps the stages
     ProcessCopy process;
     memory::Block bounce;               // what `process` fills for a device
     std::unique_ptr<std::byte[]> heap;  // or this
@@ -98,7 +101,9 @@ class Transfers {
   };
   struct Engine {
     memory::Device* device;
+    void* stream;  // that all its copies are ordered by; null: by none
     std::unique_ptr<memory::CopyEngine> copies;
+    uint32_t busy = 0;  // copies that have not ended
   };
 
   void Queue(uint32_t index);
@@ -108,12 +113,13 @@ class Transfers {
   // False: it waits for memory that is not mapped, or not as it needs.
   bool HasImport(Transfer& t, const LeaseView& view);
   bool Ready(const Transfer& t, uint64_t offset, uint64_t populate) const;
-  // Whether the first byte would come as the READ requires; else it has ended.
-  bool TakesPath(uint32_t index, Path path);
+  // Whether the first byte would come as the READ requires, and in the order that it wants, which
+  // only copies between devices have; else it has ended.
+  bool TakesPath(uint32_t index, Path path, bool ordered = false);
   void BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset);
   void BeginProcess(uint32_t index, uint64_t address);
-  // False: the lease is lost.
-  bool TakeHold(Transfer& t);
+  // Not kOk: the lease is lost, or there is none now.
+  Error TakeHold(Transfer& t);
   void DropHold(Transfer& t);
   // Tells of those that have got their place in a stream.
   void TellOrdered();
@@ -137,7 +143,11 @@ class Transfers {
   // Queues copies from `from` to the pieces; ends it where none could be. `mapped`: of a device.
   void CopyToPieces(uint32_t index, const std::byte* from, memory::Device* mapped);
   void Finish(uint32_t index);
-  memory::CopyEngine& EngineFor(memory::Device& device);
+  // Null: as many streams of the device as can be have one, and are busy.
+  Engine* EngineFor(memory::Device& device, void* stream);
+  // False: it has no room now.
+  bool CopyBy(memory::Device& device, uint64_t tag, absl::Span<const memory::CopyPiece> run,
+              const memory::StreamOrder& order, memory::CopyEngine** by = nullptr);
 
   Owner& owner_;
   std::deque<Transfer> all_;  // stable addresses; grows to the most that were ever in flight

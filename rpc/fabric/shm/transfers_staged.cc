@@ -155,7 +155,7 @@ bool Transfers::CopyFromStage(uint32_t index, uint32_t i, const std::byte* from)
   bool full = false;
   const auto copy_run = [&] {
     if (run.empty() || full) return;
-    full = !EngineFor(*last->device).Copy(tag, run, last->order);
+    full = !CopyBy(*last->device, tag, run, last->order);
     stage.copies += full ? 0 : 1;
     run.clear();
   };
