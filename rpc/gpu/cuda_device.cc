@@ -12,7 +12,8 @@
 namespace verbena::gpu {
 namespace {
 
-// Allocations whose numbers are remembered. Beyond, all are numbered anew, and exported again.
+// Allocations whose numbers are remembered. Beyond, an eighth of them, not described for the
+// longest time, most of which were freed, are numbered anew, and exported again.
 constexpr size_t kKnownMax = 65536;
 
 }  // namespace
@@ -58,12 +59,22 @@ absl::Status CudaDevice::Note(abi::Result result, absl::string_view what) {
 
 uint64_t CudaDevice::BufferIdOf(const PointerFacts& facts) {
   absl::MutexLock lock(&mutex_);
-  if (known_.size() >= kKnownMax) known_.clear();
+  if (known_.size() >= kKnownMax && !known_.contains(facts.base)) ForgetLongestUnused();
   Known& known = known_[facts.base];
+  known.used = ++uses_;
   if (known.buffer_id == 0 || known.driver_id != facts.driver_id) {
-    known = {facts.driver_id, memory::NextBufferId()};
+    known = {facts.driver_id, memory::NextBufferId(), uses_};
   }
   return known.buffer_id;
+}
+
+void CudaDevice::ForgetLongestUnused() {
+  std::vector<uint64_t> used;
+  used.reserve(known_.size());
+  for (const auto& [base, known] : known_) used.push_back(known.used);
+  const auto eighth = used.begin() + static_cast<ptrdiff_t>(used.size() / 8);
+  std::nth_element(used.begin(), eighth, used.end());
+  std::erase_if(known_, [last = *eighth](const auto& entry) { return entry.second.used <= last; });
 }
 
 absl::StatusOr<std::vector<memory::Extent>> CudaDevice::Describe(const void* pointer,

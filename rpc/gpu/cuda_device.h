@@ -82,6 +82,7 @@ class CudaDevice final : public memory::Device, public memory::NicAccess {
   struct Known {  // an allocation that was described
     uint64_t driver_id = 0;
     uint64_t buffer_id = 0;
+    uint64_t used = 0;  // when it was described last
   };
   enum class Made : uint8_t { kAllocated, kMapped, kIpc };
   struct Own {  // what this object made: allocations and imports, by address
@@ -93,6 +94,7 @@ class CudaDevice final : public memory::Device, public memory::NicAccess {
   void AskNicFacts();
   CudaDevice(const Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
   uint64_t BufferIdOf(const PointerFacts& facts);
+  void ForgetLongestUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<PointerFacts> StillThere(const memory::Extent& extent);
   absl::Status ExportIpc(const memory::Extent& extent, const PointerFacts& facts,
                          memory::Export& into);
@@ -123,6 +125,7 @@ class CudaDevice final : public memory::Device, public memory::NicAccess {
   CopyKernel copy_kernel_;
   mutable absl::Mutex mutex_;  // never held over a call of the driver
   std::map<abi::Address, Known> known_ ABSL_GUARDED_BY(mutex_);
+  uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<abi::Address, Own> own_ ABSL_GUARDED_BY(mutex_);
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
 };

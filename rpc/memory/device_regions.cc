@@ -69,6 +69,25 @@ RegionRef Find(Table& table, Device& device, const Extent& extent, RegionRef& go
   return nullptr;
 }
 
+// Forgets what was freed: a peer that maps it keeps it from being free. Setup thread.
+void DropGone() {
+  Table& table = TheTable();
+  std::vector<RegionRef> all, gone;  // not destroyed under the lock
+  {
+    absl::MutexLock lock(&table.mutex);
+    for (const auto& [key, entry] : table.regions) all.push_back(entry.region);
+  }
+  for (const RegionRef& region : all) {
+    if (StillThere(*region)) continue;
+    absl::MutexLock lock(&table.mutex);
+    const auto it = table.regions.find({&region->device(), region->base()});
+    if (it == table.regions.end() || it->second.region != region) continue;
+    gone.push_back(std::move(it->second.region));
+    table.turns.erase(it->second.turn);
+    table.regions.erase(it);
+  }
+}
+
 RegionRef FindOrMake(Device& device, const Extent& extent) {
   Table& table = TheTable();
   RegionRef gone, longest_unused;
@@ -86,7 +105,10 @@ RegionRef FindOrMake(Device& device, const Extent& extent) {
     const Table::Key key(&device, extent.base);
     table.regions[key] = {made, table.turns.insert(table.turns.end(), key)};
   }
-  PostToSetup([made] { RegisterWhereTaken(made, static_cast<uint8_t>(Use::kLeasable)); });
+  PostToSetup([made] {
+    DropGone();
+    RegisterWhereTaken(made, static_cast<uint8_t>(Use::kLeasable));
+  });
   return made;
 }
 

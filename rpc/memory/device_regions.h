@@ -1,7 +1,9 @@
 #pragma once
 // Regions of memory on devices that users allocated: one for each allocation, whatever tensors lie
 // in it, found by what the device says of an address and kept while the allocation is the same; so
-// a peer imports an allocation once and not once per tensor. Not the owner of the memory.
+// a peer imports an allocation once and not once per tensor. Not the owner of the memory: the
+// region of one that was freed goes, and with it what peers and NICs have of it, when the next one
+// is made at the latest.
 #include <cstddef>
 #include <vector>
 

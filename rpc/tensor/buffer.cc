@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/memory/device_pool.h"
+#include "rpc/memory/device_regions.h"
 #include "rpc/memory/helpers.h"
 #include "rpc/memory/known_regions.h"
 #include "rpc/tensor/buffer_memory.h"
@@ -31,7 +32,8 @@ BufferMemory::~BufferMemory() {
 absl::StatusOr<memory::RegionRef> BufferMemory::region() {
   if (block_) return block_.region();
   const std::lock_guard lock(mutex_);
-  if (region_ == nullptr) {
+  // Its user may have freed it, and got it again, since it was sent last.
+  if (region_ == nullptr || !memory::StillThere(*region_)) {
     absl::StatusOr<memory::RegionRef> found = memory::RegionFor(data_, bytes_, device_);
     if (!found.ok()) return found.status();
     region_ = *std::move(found);

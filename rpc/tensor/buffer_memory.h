@@ -28,7 +28,8 @@ class BufferMemory {
   Device device() const { return device_; }
   bool read_only() const { return read_only_; }
   // The region that the memory lies in: of the pools, a user's registration, or made here when
-  // nobody knows the memory. NOT_FOUND: no such device in this process. Any thread; locks.
+  // nobody knows the memory. NOT_FOUND: no such device in this process, or none of its memory (any
+  // more). Any thread; locks.
   absl::StatusOr<memory::RegionRef> region();
 
  private:

@@ -247,6 +247,29 @@ TEST_CASE("memory that was freed and allocated again is registered again", "[ver
   CHECK(FakeDmaBuf::live == 2);
 }
 
+TEST_CASE("memory that was freed is let go of when other memory comes", "[verbs][gdr]") {
+  FakeDmaBuf nic;
+  DirectRig d(Rungs()[1], 40);
+  const RemoteKey key = d.Lease();
+  const auto read_into = [&](const std::byte* base) {
+    d.pair.client_events.reads.clear();
+    const LocalPiece piece{&d.to, const_cast<std::byte*>(base), DeviceRig::kChunk};
+    d.pair.client().Read({0, 1}, kLink, ReaderLane(), key, 0, {&piece, 1});
+    REQUIRE(d.pair.Until([&] { return d.Done() == 1; }));
+  };
+  std::shared_ptr<contract::FakeRegion> freed = contract::MakeFake(d.to, DeviceRig::kBytes);
+  const auto renumbered = contract::MakeFake(d.to, DeviceRig::kBytes);
+  const auto kept = contract::MakeFake(d.to, DeviceRig::kBytes);
+  for (const std::byte* into : {freed->base(), renumbered->base(), kept->base()}) read_into(into);
+  CHECK(FakeDmaBuf::live == 4);  // with the lease's
+  const uint64_t registered = DeviceBytesOf(d.to).registered;
+  freed.reset();
+  d.to.Renumber(renumbered->base());
+  read_into(d.target->base());
+  CHECK(FakeDmaBuf::live == 3);
+  CHECK(DeviceBytesOf(d.to).registered < registered);
+}
+
 TEST_CASE("a device that does not see a NIC's writes by itself is flushed, once for many READs",
           "[verbs][gdr]") {
   FakeDmaBuf nic;

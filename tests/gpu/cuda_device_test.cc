@@ -66,6 +66,27 @@ TEST_CASE("memory that was freed and allocated again is other memory", "[gpu]") 
         std::string::npos);
 }
 
+TEST_CASE("what is in use keeps its number, however much is allocated and freed", "[gpu]") {
+  FakeDriver& cuda = FakeDriver::Reset(1);
+  const auto gpu = Gpu(cuda, 0);
+  const abi::Address user = cuda.Malloc(0, kMiB);
+  const uint64_t number = (*gpu->Describe(At(user), 1))[0].buffer_id;
+  const abi::Address unused = cuda.Malloc(0, kMiB);
+  const uint64_t before = (*gpu->Describe(At(unused), 1))[0].buffer_id;
+  auto memory = cuda.memories_[user];
+  constexpr abi::Address kElsewhere = abi::Address{1} << 60;
+  for (uint64_t i = 0; i < 70'000; ++i) {
+    memory.id = cuda.next_id_++;
+    cuda.memories_[kElsewhere + i * kMiB] = memory;
+    REQUIRE(gpu->Describe(At(kElsewhere + i * kMiB), 1).ok());
+    cuda.memories_.erase(kElsewhere + i * kMiB);
+    if (i % 5000 == 0) CHECK((*gpu->Describe(At(user), 1))[0].buffer_id == number);
+  }
+  CHECK((*gpu->Describe(At(user), 1))[0].buffer_id == number);
+  // Nothing is remembered for ever.
+  CHECK((*gpu->Describe(At(unused), 1))[0].buffer_id != before);
+}
+
 TEST_CASE("memory mapped in parts has an extent for each", "[gpu]") {
   FakeDriver& cuda = FakeDriver::Reset(1);
   const auto gpu = Gpu(cuda, 0);

@@ -71,6 +71,23 @@ TEST_CASE("an allocation where another was is another region, and domains hear o
   Fake().Free(again);
 }
 
+TEST_CASE("the regions of what was freed go when another one comes", "[device_regions]") {
+  Domain domain;
+  const Extent kept = *Fake().Allocate(4096), freed = *Fake().Allocate(4096),
+               renumbered = *Fake().Allocate(4096);
+  const uint64_t of_kept = Of(kept.base, 1)->buffer_id();
+  const uint64_t of_freed = Of(freed.base, 1)->buffer_id();
+  const uint64_t of_renumbered = Of(renumbered.base, 1)->buffer_id();
+  Fake().Free(freed);
+  Fake().Renumber(renumbered.base);
+  const Extent other = *Fake().Allocate(4096);
+  Of(other.base, 1);
+  CHECK(domain.known.contains(of_kept));
+  CHECK_FALSE(domain.known.contains(of_freed));
+  CHECK_FALSE(domain.known.contains(of_renumbered));
+  for (const Extent& extent : {kept, renumbered, other}) Fake().Free(extent);
+}
+
 TEST_CASE("regions that nobody uses are kept, but not without end", "[device_regions]") {
   Domain domain;
   const size_t others = domain.known.size();  // that tests before this one left

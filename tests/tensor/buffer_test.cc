@@ -17,6 +17,20 @@ namespace {
 
 using internal::BufferAccess;
 
+TEST_CASE("memory of a device is looked at each time that it is sent", "[buffer]") {
+  memory::FakeDevice& fake = memory::FakeDevice::Install(21);
+  const memory::Extent extent = *fake.Allocate(4096);
+  const Buffer buffer = Buffer::Wrap(extent.base, 4096, nullptr, Device::Fake(21));
+  const memory::RegionRef first = *BufferAccess::region(buffer);
+  CHECK(*BufferAccess::region(buffer) == first);
+  fake.Renumber(extent.base);  // freed, and the same addresses allocated again
+  const memory::RegionRef second = *BufferAccess::region(buffer);
+  CHECK(second->base() == first->base());
+  CHECK(second->buffer_id() != first->buffer_id());
+  fake.Free(extent);
+  CHECK(absl::IsNotFound(BufferAccess::region(buffer).status()));
+}
+
 TEST_CASE("the last copy releases, once, wherever the copies went", "[buffer]") {
   int released = 0;
   std::byte memory[32];

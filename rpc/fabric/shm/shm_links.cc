@@ -46,7 +46,10 @@ void ShmFabric::OnTaken(Link& link, const JobResult& result) {
   for (const uint64_t buffer : taken.unmapped) {
     const bool known =
         std::find(link.unmapped.begin(), link.unmapped.end(), buffer) != link.unmapped.end();
-    if (!known) link.unmapped.push_back(buffer);
+    if (known) continue;
+    // Beyond, what was found first is found out again.
+    if (link.unmapped.size() == kExportsMax) link.unmapped.erase(link.unmapped.begin());
+    link.unmapped.push_back(buffer);
   }
   if (link.closing) return;
   if (absl::IsUnavailable(result.status)) {

@@ -132,6 +132,8 @@ class Domain final : public memory::Registrar {
                                    absl::FunctionRef<absl::StatusOr<ibv_mr*>()> make)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void DropStale(memory::Device& device, const memory::Extent& extent) ABSL_LOCKS_EXCLUDED(mutex_);
+  void DropGone(memory::Device& device) ABSL_LOCKS_EXCLUDED(mutex_);
+  size_t KnownOf(const memory::Device& device) const ABSL_LOCKS_EXCLUDED(mutex_);
   bool DropUnused(memory::Device& device, const memory::Extent* ended) ABSL_LOCKS_EXCLUDED(mutex_);
   bool InUse(memory::Device& device, const memory::Extent& extent) const
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -14,6 +14,9 @@
 namespace verbena::fabric::verbs {
 namespace {
 
+// Allocations of a device that are registered as destinations. More, and the one that was used
+// longest ago is registered again when it is used again, for milliseconds.
+constexpr size_t kDestinationsMax = 1024;
 // Allocations that are known not to be registrable. Beyond, all are tried once more.
 constexpr size_t kRefusedMax = 1024;
 
@@ -85,6 +88,9 @@ absl::StatusOr<Domain::Pin> Domain::RegisterDestination(memory::Device& device,
                                                         const memory::Extent& extent) {
   if (Pin pin = FindDevice(device, extent)) return pin;
   DropStale(device, extent);
+  DropGone(device);
+  while (KnownOf(device) >= kDestinationsMax && DropUnused(device, nullptr)) {
+  }
   const absl::StatusOr<ibv_mr*> made = WithRoom(device, [&] {
     return RegisterDevice(pd_, device, extent, extent.base, extent.bytes, IBV_ACCESS_LOCAL_WRITE);
   });
@@ -120,6 +126,30 @@ void Domain::DropStale(memory::Device& device, const memory::Extent& extent) {
     by_device_.erase(it);
   }
   DeregisterDevice(stale->mr());  // milliseconds, for which no reactor waits
+}
+
+// What was freed, and would not be free while a NIC has it.
+void Domain::DropGone(memory::Device& device) {
+  std::vector<memory::Extent> known;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [key, memory] : by_device_) {
+      if (key.first == &device) known.push_back({key.second, 1, memory->buffer_id_});
+    }
+  }
+  for (const memory::Extent& extent : known) {
+    const absl::StatusOr<std::vector<memory::Extent>> now = device.Describe(extent.base, 1);
+    const bool there =
+        now.ok() && now->front().base == extent.base && now->front().buffer_id == extent.buffer_id;
+    if (!there) DropStale(device, extent);
+  }
+}
+
+size_t Domain::KnownOf(const memory::Device& device) const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<size_t>(
+      std::count_if(by_device_.begin(), by_device_.end(),
+                    [&device](const auto& entry) { return entry.first.first == &device; }));
 }
 
 // The one that was used longest ago, or one within `ended`. False: none that nobody uses.
