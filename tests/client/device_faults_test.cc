@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "rpc/memory/fake_stream.h"
 #include "tests/client/device_fixture.h"
 #include "tests/client/fixture.h"
@@ -30,14 +31,15 @@ struct Faulty {
       fake->LetCopies(-1);
       fake->Break(absl::OkStatus());
       fake->RefuseExports(absl::OkStatus());
+      fake->RefuseImports(absl::OkStatus());
     }
     if (destination.base != nullptr) to.Free(destination);
   }
-  Call<Tensor> Fetch() {
+  Call<Tensor> Fetch(Path path = Path::kNone) {
     Tensor into = *Tensor::Wrap(
         Buffer::Wrap(destination.base, kCount * sizeof(float), nullptr, Device::Fake(14)), kFloat32,
         Shape(kCount));
-    return reply->Fetch((*reply)->output(), Placement::Into(into));
+    return reply->Fetch((*reply)->output(), Placement::Into(into).RequirePath(path));
   }
   void FreeDestination() { to.Free(std::exchange(destination, {})); }
 
@@ -131,16 +133,45 @@ TEST_CASE("a device without memory for a fetch says so, and the next one has it"
   }
 }
 
-TEST_CASE("without IPC a fetch goes by stages, or says that it would", "[client][device][fault]") {
-  Faulty f("shm", false);
+// Whatever keeps fake:14 from mapping fake:13's memory, its owner's side or its own.
+void GoesByStages(Faulty& f) {
   auto fetch = f.Fetch();
-  while (!fetch.done()) absl::SleepFor(absl::Microseconds(100));
+  REQUIRE(Eventually([&] { return fetch.done(); }));
   CHECK(fetch.report().path == Path::kPinnedStaging);
   REQUIRE_CODE(std::move(fetch).Get().status(), kOk);
-  Placement placement = Placement::On(Device::Fake(14));
-  CheckSays(
-      f.reply->Fetch((*f.reply)->output(), placement.RequirePath(Path::kPeerIpc)).Get().status(),
-      absl::StatusCode::kFailedPrecondition, "pinned-staging");
+  std::vector<float> seen(kCount);
+  f.to.Read(seen.data(), f.destination.base, kCount * sizeof(float));
+  CHECK(seen == Counting(kCount));
+  // Nothing moves for who wants another path, and both are named.
+  const std::vector<float> zeros(kCount);
+  f.to.Write(f.destination.base, zeros.data(), kCount * sizeof(float));
+  for (const Path path : {Path::kNvlinkIpc, Path::kPeerIpc}) {
+    auto refused = f.Fetch(path);
+    CheckSays(std::move(refused).Get().status(), absl::StatusCode::kFailedPrecondition,
+              absl::StrCat("the path of these bytes is pinned-staging, and ", PathName(path),
+                           " is required"));
+  }
+  f.to.Read(seen.data(), f.destination.base, kCount * sizeof(float));
+  CHECK(seen == zeros);
+  auto required = f.Fetch(Path::kPinnedStaging);
+  REQUIRE_CODE(std::move(required).Get().status(), kOk);
+}
+
+TEST_CASE("without IPC a fetch goes by stages, or says that it would", "[client][device][fault]") {
+  Faulty f("shm", false);
+  GoesByStages(f);
+}
+
+TEST_CASE("between devices without peer access a fetch goes by stages, or says that it would",
+          "[client][device][fault]") {
+  Faulty f("shm");
+  f.to.RefuseImports(absl::UnimplementedError("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"));
+  GoesByStages(f);
+  // On the owner's own device it needs none.
+  auto same = f.reply->Fetch((*f.reply)->output(), Placement(Device::Fake(13)));
+  REQUIRE(Eventually([&] { return same.done(); }));
+  CHECK(same.report().path == Path::kSameDevice);
+  REQUIRE_CODE(std::move(same).Get().status(), kOk);
 }
 
 }  // namespace
