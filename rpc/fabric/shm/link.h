@@ -79,7 +79,7 @@ struct Link {
   std::unique_ptr<ServedStages> served;
   std::array<AskedStage, kStages> stages;
   uint64_t stage_sequence = 0;
-  std::vector<uint64_t> unmapped;  // the peer's device memory that cannot be mapped here
+  std::vector<Unmapped> unmapped;  // what was found out so far
   std::vector<PendingLease> pending_leases;
   std::vector<Import> imports;
   bool importing = false;     // a job takes what came on the side channel

@@ -43,13 +43,13 @@ void ShmFabric::OnTaken(Link& link, const JobResult& result) {
   if (!taken.not_mapped.ok()) {
     VERBENA_LOG(kWarning, "READs of what a peer exported are off: ", taken.not_mapped.ToString());
   }
-  for (const uint64_t buffer : taken.unmapped) {
+  for (const Unmapped& one : taken.unmapped) {
     const bool known =
-        std::find(link.unmapped.begin(), link.unmapped.end(), buffer) != link.unmapped.end();
+        std::find(link.unmapped.begin(), link.unmapped.end(), one) != link.unmapped.end();
     if (known) continue;
     // Beyond, what was found first is found out again.
     if (link.unmapped.size() == kExportsMax) link.unmapped.erase(link.unmapped.begin());
-    link.unmapped.push_back(buffer);
+    link.unmapped.push_back(one);
   }
   if (link.closing) return;
   if (absl::IsUnavailable(result.status)) {

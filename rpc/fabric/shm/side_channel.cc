@@ -201,7 +201,7 @@ absl::Status SideChannel::Take(memory::Device& host, absl::Span<const Want> want
       const auto known = exports_.find(want.buffer);
       if (memory == nullptr && known != exports_.end() &&
           known->second.kind != Device::Kind::kHost) {
-        taken.unmapped.push_back(want.buffer);
+        taken.unmapped.push_back({want.buffer, want.into});
       }
       if (memory == nullptr) continue;
       taken.imports.push_back({want.buffer, want.into, memory});

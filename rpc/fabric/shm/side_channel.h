@@ -41,11 +41,17 @@ struct Want {
   uint64_t offset = 0;
   uint64_t bytes = 0;  // 0: none, it is not worth it
 };
+// A peer's device memory that cannot be mapped here to be copied to memory of `into`.
+struct Unmapped {
+  uint64_t buffer = 0;
+  memory::Device* into = nullptr;
+  friend bool operator==(const Unmapped&, const Unmapped&) = default;
+};
 // What a job found.
 struct Taken {
   std::vector<Import> imports;
   std::vector<uint64_t> withdrawn;  // of those that were mapped
-  std::vector<uint64_t> unmapped;   // of a device, wanted, and not to be mapped here
+  std::vector<Unmapped> unmapped;   // of what was wanted
   bool more = false;                // there may be more messages
   absl::Status not_mapped;          // why something wanted is not among `imports`
 };

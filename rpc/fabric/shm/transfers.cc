@@ -148,9 +148,10 @@ void Transfers::Begin(uint32_t index) {
   if (t.error != Error::kOk || t.bytes == 0) return Finish(index);
   if (view.buffer != 0) {
     if (view.buffer == kStagedBuffer) return BeginStaged(index);
-    const std::vector<uint64_t>& unmapped = link.unmapped;
+    const std::vector<Unmapped>& unmapped = link.unmapped;
     const auto cannot_be_mapped = [&] {
-      return std::find(unmapped.begin(), unmapped.end(), view.buffer) != unmapped.end();
+      return std::find(unmapped.begin(), unmapped.end(), Unmapped{view.buffer, t.into}) !=
+             unmapped.end();
     };
     // What was tried once in vain is not tried for each READ.
     if (FindImport(link, view.buffer, *t.into) == nullptr && cannot_be_mapped()) {
