@@ -12,7 +12,7 @@
 #include "benchmarks/harness/tool.h"
 #include "benchmarks/harness/workload.h"
 #include "rpc/fabric/verbs/device.h"
-#include "rpc/fabric/verbs/port_filter.h"
+#include "rpc/fabric/verbs/settings.h"
 
 namespace verbena::benchmarks {
 namespace {
@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<Service>> StartService(const Params& params) {
 }
 
 absl::StatusOr<std::unique_ptr<Workload>> StartWorkload(const Params& params) {
-  auto port = verbs::ChoosePort(-1, verbs::PortFilter::FromEnvironment());
+  auto port = verbs::ChoosePort(-1, verbs::Settings::FromEnvironment().filter);
   if (!port.ok()) return port.status();
   return std::make_unique<Perftest>(params, *port);
 }
