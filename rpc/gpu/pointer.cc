@@ -68,7 +68,11 @@ absl::StatusOr<PointerFacts> FactsOf(const Driver& driver, abi::Address address)
   return facts;
 }
 
-Reach ReachOf(const Driver& driver, abi::Address address, uint64_t bytes) {
+namespace {
+
+// `begin` and `end` become what the driver says of the allocation.
+Reach Ask(const Driver& driver, abi::Address address, uint64_t bytes, abi::Address& begin,
+          abi::Address& end) {
   PointerAttribute wanted[] = {PointerAttribute::kMemoryType, PointerAttribute::kRangeStart,
                                PointerAttribute::kRangeBytes};
   uint64_t type = 0, start = 0, range = 0;
@@ -76,10 +80,27 @@ Reach ReachOf(const Driver& driver, abi::Address address, uint64_t bytes) {
   if (driver.cuPointerGetAttributes(3, wanted, values, address) != abi::kSuccess) {
     return Reach::kPageable;
   }
+  begin = start;
+  end = start + range;
   if (static_cast<uint32_t>(type) == abi::kMemoryTypeDevice) return Reach::kDevice;
   const bool whole = static_cast<uint32_t>(type) == abi::kMemoryTypeHost && address >= start &&
                      bytes <= range - (address - start);
   return whole ? Reach::kPinned : Reach::kPageable;
+}
+
+}  // namespace
+
+Reach ReachOf(const Driver& driver, abi::Address address, uint64_t bytes) {
+  abi::Address begin = 0, end = 0;
+  return Ask(driver, address, bytes, begin, end);
+}
+
+Reach LastReach::Of(const Driver& driver, abi::Address address, uint64_t bytes) {
+  if (address >= begin_ && address < end_ && bytes <= end_ - address) return Reach::kDevice;
+  abi::Address begin = 0, end = 0;
+  const Reach reach = Ask(driver, address, bytes, begin, end);
+  if (reach == Reach::kDevice) begin_ = begin, end_ = end;
+  return reach;
 }
 
 }  // namespace verbena::gpu

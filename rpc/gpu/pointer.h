@@ -37,4 +37,15 @@ enum class Reach : uint8_t { kDevice, kPinned, kPageable };
 // Of [address, address + bytes). As fast as FactsOf.
 Reach ReachOf(const Driver& driver, abi::Address address, uint64_t bytes);
 
+// The same for who asks again and again: not about what lies in the GPU's allocation that it found
+// last. One that was freed since is still taken for a GPU's; the driver refuses a copy of it then,
+// or, where the host has these addresses now, makes it before it returns. One thread at a time.
+class LastReach {
+ public:
+  Reach Of(const Driver& driver, abi::Address address, uint64_t bytes);
+
+ private:
+  abi::Address begin_ = 0, end_ = 0;
+};
+
 }  // namespace verbena::gpu

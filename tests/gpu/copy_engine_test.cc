@@ -55,10 +55,11 @@ struct Fixture {
 
 TEST_CASE("a copy between GPUs ends when its stream has done it, and not before", "[gpu][copy]") {
   Fixture f(2);
-  const abi::Address from = f.cuda.Malloc(1, 10000), to = f.cuda.Malloc(0, 10000);
-  const auto sent = Pattern(10000, 1);
+  constexpr size_t kBytes = 300000;
+  const abi::Address from = f.cuda.Malloc(1, kBytes + 3), to = f.cuda.Malloc(0, kBytes + 3);
+  const auto sent = Pattern(kBytes + 3, 1);
   f.cuda.Write(from, sent.data(), sent.size());
-  REQUIRE(f.Copy(5, At(to) + 1, At(from) + 3, 9000));
+  REQUIRE(f.Copy(5, At(to) + 1, At(from) + 3, kBytes));
   CHECK(f.Poll());
   CHECK(f.ended.empty());
   // The bytes are there, the word is not.
@@ -68,14 +69,97 @@ TEST_CASE("a copy between GPUs ends when its stream has done it, and not before"
   f.cuda.Run();
   CHECK_FALSE(f.Poll());
   CHECK(f.ended == std::map<uint64_t, bool>{{5, true}});
-  std::vector<std::byte> seen(9000);
-  f.cuda.Read(seen.data(), to + 1, 9000);
+  std::vector<std::byte> seen(kBytes);
+  f.cuda.Read(seen.data(), to + 1, kBytes);
   CHECK(std::equal(seen.begin(), seen.end(), sent.begin() + 3));
   // Nobody asked the driver how far it is, and no other context was made.
   CHECK(f.cuda.calls["cuStreamQuery"] == 0);
   CHECK(f.cuda.calls["cuEventQuery"] == 0);
   CHECK(f.cuda.contexts == std::vector<int>{1, 0});
   CHECK(f.cuda.wrong_context == 0);
+}
+
+TEST_CASE("a small copy that is alone ends with its event", "[gpu][copy]") {
+  Fixture f;
+  const abi::Address from = f.cuda.Malloc(0, 64), to = f.cuda.Malloc(0, 64);
+  const auto sent = Pattern(64, 5);
+  f.cuda.Write(from, sent.data(), 64);
+  REQUIRE(f.Copy(1, At(to), At(from), 64));
+  f.cuda.Run(1);  // the bytes are there
+  CHECK(f.Poll());
+  CHECK(f.ended.empty());
+  f.cuda.Run();
+  CHECK_FALSE(f.Poll());
+  CHECK(f.ended == std::map<uint64_t, bool>{{1, true}});
+  CHECK(f.cuda.calls["cuEventQuery"] == 2);
+  CHECK(f.cuda.calls["cuStreamWriteValue32_v2"] == 0);
+  // One that comes before it has ended has the word.
+  REQUIRE(f.Copy(2, At(to), At(from), 64));
+  REQUIRE(f.Copy(3, At(to), At(from), 64));
+  CHECK(f.cuda.calls["cuStreamWriteValue32_v2"] == 1);
+  CHECK(f.cuda.calls["cuEventRecord"] == 2);
+  f.Finish();
+  CHECK(f.ended.size() == 3);
+}
+
+TEST_CASE("a small copy that takes long is not asked for again and again", "[gpu][copy]") {
+  Fixture f;
+  const abi::Address from = f.cuda.Malloc(0, 64), to = f.cuda.Malloc(0, 64);
+  REQUIRE(f.Copy(1, At(to), At(from), 64));
+  for (int i = 0; i < 1000; ++i) REQUIRE(f.Poll());
+  CHECK(f.cuda.calls["cuEventQuery"] < 200);
+  CHECK(f.cuda.calls["cuStreamWriteValue32_v2"] == 1);
+  f.Finish();
+  CHECK(f.ended == std::map<uint64_t, bool>{{1, true}});
+  // A fault is said by the event too.
+  REQUIRE(f.Copy(2, At(to), At(from), 64));
+  f.cuda.Fail("cuEventQuery", abi::kIllegalAddress, true);
+  CHECK_FALSE(f.Poll());
+  CHECK(f.ended.at(2) == false);
+  CHECK(absl::IsAborted(f.gpu->health()));
+}
+
+TEST_CASE("an event that cannot be recorded fails its copy, once that is over", "[gpu][copy]") {
+  Fixture f;
+  const abi::Address from = f.cuda.Malloc(0, 64), to = f.cuda.Malloc(0, 64);
+  f.cuda.Fail("cuEventRecord", abi::kOutOfMemory);
+  REQUIRE(f.Copy(1, At(to), At(from), 64));
+  CHECK(f.Poll());
+  CHECK(f.ended.empty());
+  f.Finish();
+  CHECK(f.ended == std::map<uint64_t, bool>{{1, false}});
+  REQUIRE(f.Copy(2, At(to), At(from), 64));
+  f.Finish();
+  CHECK(f.ended.at(2) == true);
+}
+
+TEST_CASE("what lies where the last copies did is not asked about again", "[gpu][copy]") {
+  Fixture f(2);
+  const abi::Address from = f.cuda.Malloc(1, 4096), to = f.cuda.Malloc(0, 4096);
+  std::vector<std::byte> host(64);
+  REQUIRE(f.Copy(1, At(to), At(from), 64));
+  f.Finish();
+  const auto asked = [&] { return f.cuda.calls["cuPointerGetAttributes"]; };
+  int before = asked();
+  REQUIRE(f.Copy(2, At(to) + 64, At(from) + 100, 64));
+  REQUIRE(f.Copy(3, At(to) + 4032, At(from) + 4032, 64));
+  CHECK(asked() == before);
+  // Beyond the end is somewhere else, and host memory is looked at each time.
+  REQUIRE(f.Copy(4, At(to) + 4032, At(from), 65));
+  CHECK(asked() > before);
+  f.Finish();
+  before = asked();
+  REQUIRE(f.Copy(5, host.data(), At(from), 64));
+  REQUIRE(f.Copy(6, At(to), At(from), 64));
+  f.Finish();
+  CHECK(asked() > before);
+  // Freed, it is no GPU's any more: the driver says so.
+  f.cuda.Free(from);
+  REQUIRE(f.Copy(7, At(to), At(from), 64));
+  f.Finish();
+  CHECK(f.ended ==
+        std::map<uint64_t, bool>{
+            {1, true}, {2, true}, {3, true}, {4, false}, {5, true}, {6, true}, {7, false}});
 }
 
 TEST_CASE("page-locked memory is copied to and from directly", "[gpu][copy]") {
