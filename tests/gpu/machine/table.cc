@@ -40,7 +40,11 @@ double Microseconds(absl::FunctionRef<void()> work) {
       .count();
 }
 
-int TimesFor(size_t bytes) { return bytes >= size_t{128} << 20 ? 20 : 300; }
+// A turn of small ones is long enough for callers and threads to be as they stay.
+int TimesFor(size_t bytes) {
+  if (bytes >= size_t{128} << 20) return 20;
+  return bytes > size_t{256} << 10 ? 300 : 5000;
+}
 
 std::string Size(size_t bytes) {
   if (bytes >= size_t{1} << 30) return absl::StrCat(bytes >> 30, " GiB");
