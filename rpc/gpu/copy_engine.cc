@@ -22,6 +22,8 @@ constexpr uint32_t kQueriesMax = 100;
 
 abi::Address AddressOf(const std::byte* pointer) { return reinterpret_cast<abi::Address>(pointer); }
 
+bool IsDevice(Reach reach) { return reach == Reach::kDevice || reach == Reach::kManaged; }
+
 }  // namespace
 
 CudaCopyEngine::~CudaCopyEngine() {
@@ -222,13 +224,13 @@ bool CudaCopyEngine::IssuePiece(Queued& entry, size_t& budget) {
       ++piece_;
       return true;
     }
-    if ((to != Reach::kDevice && from != Reach::kDevice) || piece.to == nullptr ||
-        piece.from == nullptr || !StartStages()) {
+    if ((!IsDevice(to) && !IsDevice(from)) || piece.to == nullptr || piece.from == nullptr ||
+        !StartStages()) {
       Check(entry, abi::kInvalidValue, "a copy that neither begins nor ends on a GPU");
       return true;
     }
   }
-  const bool to_device = ReachOf(driver, AddressOf(piece.to), piece.bytes) == Reach::kDevice;
+  const bool to_device = IsDevice(ReachOf(driver, AddressOf(piece.to), piece.bytes));
   return IssueStage(entry, piece, to_device, budget);
 }
 

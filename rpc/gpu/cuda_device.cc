@@ -130,6 +130,7 @@ Path CudaDevice::PathOf(const memory::CopyPiece& piece, Path mapped) const {
   const Reach to = ReachOf(driver_, reinterpret_cast<abi::Address>(piece.to), piece.bytes);
   const Reach from = ReachOf(driver_, reinterpret_cast<abi::Address>(piece.from), piece.bytes);
   if (to == Reach::kDevice && from == Reach::kDevice) return mapped;
+  // Managed memory is where it was touched last.
   const bool staged = to == Reach::kPageable || from == Reach::kPageable;
   return staged ? Path::kPinnedStaging : Path::kDeviceCopy;
 }

@@ -59,6 +59,7 @@ class CudaDevice final : public memory::Device, public memory::NicAccess {
 
   // Asked once, when it was made.
   memory::NicFacts nic_facts() const override { return nic_facts_; }
+  bool NicsMayHave(const memory::Extent& extent) const override;
   absl::Status FlushNicWrites() override;
 
   // ---- for this room

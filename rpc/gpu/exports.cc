@@ -29,7 +29,7 @@ const char* NameOf(MemoryKind kind) {
     case MemoryKind::kVirtual:
       return "memory of cuMemCreate without a POSIX descriptor";
     case MemoryKind::kManaged:
-      return "managed memory";
+      return "managed memory (cudaMallocManaged)";
   }
   return "memory";
 }
@@ -59,6 +59,7 @@ absl::StatusOr<PointerFacts> CudaDevice::StillThere(const memory::Extent& extent
 absl::StatusOr<Export> CudaDevice::ExportTo(const memory::Extent& extent, ExportWay way) {
   const absl::StatusOr<PointerFacts> facts = StillThere(extent);
   if (!facts.ok()) return facts.status();
+  if (facts->kind == MemoryKind::kManaged) return NotExportable(*facts);
   absl::StatusOr<abi::Context> context = context_.Get();
   if (!context.ok()) return context.status();
   const InContext in(driver_, *context);

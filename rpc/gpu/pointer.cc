@@ -7,9 +7,11 @@ namespace {
 
 using abi::PointerAttribute;
 
-absl::Status NotGpuMemory(abi::Address address) {
+absl::Status NotGpuMemory(abi::Address address, bool host) {
   return absl::NotFoundError(
-      absl::StrCat("cuda: 0x", absl::Hex(address), " is not allocated on a GPU"));
+      absl::StrCat("cuda: 0x", absl::Hex(address),
+                   host ? " is page-locked memory of the host: wrap it as Device::Host()"
+                        : " is not allocated on a GPU"));
 }
 
 // Of memory mapped by hand, the range attributes describe what was reserved around it.
@@ -46,8 +48,10 @@ absl::StatusOr<PointerFacts> FactsOf(const Driver& driver, abi::Address address)
   void* values[] = {&type, &ordinal, &id,      &start, &bytes,
                     &ipc,  &handles, &managed, &pool,  &context};
   const abi::Result r = driver.cuPointerGetAttributes(10, wanted, values, address);
-  if (r != abi::kSuccess || static_cast<uint32_t>(type) != abi::kMemoryTypeDevice || start == 0) {
-    return NotGpuMemory(address);
+  const bool host = static_cast<uint32_t>(type) == abi::kMemoryTypeHost;
+  const bool device = static_cast<uint32_t>(type) == abi::kMemoryTypeDevice || (managed & 1) != 0;
+  if (r != abi::kSuccess || !device || start == 0) {
+    return NotGpuMemory(address, r == abi::kSuccess && host);
   }
   PointerFacts facts;
   facts.ordinal = static_cast<int32_t>(ordinal);
@@ -74,14 +78,15 @@ namespace {
 Reach Ask(const Driver& driver, abi::Address address, uint64_t bytes, abi::Address& begin,
           abi::Address& end) {
   PointerAttribute wanted[] = {PointerAttribute::kMemoryType, PointerAttribute::kRangeStart,
-                               PointerAttribute::kRangeBytes};
-  uint64_t type = 0, start = 0, range = 0;
-  void* values[] = {&type, &start, &range};
-  if (driver.cuPointerGetAttributes(3, wanted, values, address) != abi::kSuccess) {
+                               PointerAttribute::kRangeBytes, PointerAttribute::kIsManaged};
+  uint64_t type = 0, start = 0, range = 0, managed = 0;
+  void* values[] = {&type, &start, &range, &managed};
+  if (driver.cuPointerGetAttributes(4, wanted, values, address) != abi::kSuccess) {
     return Reach::kPageable;
   }
   begin = start;
   end = start + range;
+  if ((managed & 1) != 0) return Reach::kManaged;
   if (static_cast<uint32_t>(type) == abi::kMemoryTypeDevice) return Reach::kDevice;
   const bool whole = static_cast<uint32_t>(type) == abi::kMemoryTypeHost && address >= start &&
                      bytes <= range - (address - start);

@@ -13,7 +13,9 @@ enum class MemoryKind : uint8_t {
   kMalloc,   // cudaMalloc: one allocation, exportable by CUDA IPC
   kPool,     // cudaMallocAsync and other pools: not exportable as they are used
   kVirtual,  // cuMemCreate and cuMemMap: a mapping is one physical allocation
-  kManaged,  // wanders between host and GPU; not exportable
+  // cudaMallocManaged: wanders between host and GPU, wherever it is at the moment. Neither exported
+  // nor given to NICs, which would go on with the pages where it was; copied like a GPU's own.
+  kManaged,
 };
 
 struct PointerFacts {
@@ -28,12 +30,14 @@ struct PointerFacts {
   bool descriptor = false;  // its physical memory was made with a POSIX descriptor in mind
 };
 
-// NOT_FOUND: no memory of a GPU, or freed. UNIMPLEMENTED: the driver is too old to tell mappings
-// apart. Any thread, with or without a context; a tenth of a microsecond.
+// NOT_FOUND: no memory of a GPU, or freed; the text names page-locked memory of the host
+// (cudaHostAlloc), which is the host's whatever GPUs reach it. UNIMPLEMENTED: the driver is too old
+// to tell mappings apart. Any thread, with or without a context; a tenth of a microsecond.
 absl::StatusOr<PointerFacts> FactsOf(const Driver& driver, abi::Address address);
 
-// Where a copy may start or end without help: device memory, or page-locked host memory.
-enum class Reach : uint8_t { kDevice, kPinned, kPageable };
+// Where a copy may start or end without help: device memory, managed memory, which is either the
+// host's or a device's at the moment, or page-locked host memory.
+enum class Reach : uint8_t { kDevice, kManaged, kPinned, kPageable };
 // Of [address, address + bytes). As fast as FactsOf.
 Reach ReachOf(const Driver& driver, abi::Address address, uint64_t bytes);
 

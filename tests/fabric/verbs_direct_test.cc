@@ -329,6 +329,32 @@ TEST_CASE("the doctor's pattern goes into a device's memory and out of it, or sa
   CHECK(FakeDmaBuf::live == 0);
 }
 
+TEST_CASE("memory that wanders is given to no NIC for long, and arrives all the same",
+          "[verbs][gdr]") {
+  FakeDmaBuf nic;
+  FakeDmaBuf::peermem = true;
+  FakeDmaBuf::peermem_refusal = EFAULT;  // it is not even asked
+  DirectRig d(Rungs()[1], 42);
+  for (memory::FakeDevice* fake : {&d.from, &d.to}) {
+    fake->SetNicFacts({});
+    fake->LetWander(true);
+  }
+  d.ReadAll(d.Lease());
+  REQUIRE(d.pair.Until([&] { return d.Done() == DeviceRig::kChunks; }));
+  CHECK(d.Arrived());
+  CHECK(d.AllBy(kStaged));
+  CHECK(FakeDmaBuf::asked + FakeDmaBuf::asked_by_address == 0);
+  // The host's, which a user registers.
+  static std::vector<std::byte> managed(1 << 16);
+  memory::TellWandering([](const void* address) { return address == managed.data(); });
+  Domain& domain = **Domain::Of(*TestPort().device, Revocation::kLeaseMr);
+  const memory::Region region(memory::HostDevice(), {managed.data(), managed.size(), 1},
+                              memory::RegionKind::kRegistered, -1, 0);
+  CHECK(absl::IsUnimplemented(
+      domain.Register(region, static_cast<uint8_t>(memory::Use::kReadInto)).status()));
+  memory::TellWandering(nullptr);
+}
+
 TEST_CASE("where no dma-buf is had, nvidia_peermem is asked, and said when it refuses too",
           "[verbs][gdr]") {
   FakeDmaBuf nic;

@@ -182,6 +182,22 @@ TEST_CASE("page-locked memory is copied to and from directly", "[gpu][copy]") {
   CHECK(f.cuda.calls["cuMemcpyAsync"] == 2);
 }
 
+TEST_CASE("managed memory is copied to and from as a GPU's is, wherever it is", "[gpu][copy]") {
+  Fixture f;
+  const abi::Address managed = f.cuda.Malloc(0, 4096, MemoryKind::kManaged);
+  const abi::Address memory = f.cuda.Malloc(0, 4096);
+  const auto sent = Pattern(4096, 4);
+  std::vector<std::byte> seen(4096);
+  f.cuda.memories_[managed].host = GENERATE(false, true);
+  REQUIRE(f.Copy(1, At(managed), sent.data(), 4096));
+  REQUIRE(f.Copy(2, At(memory), At(managed), 4096));
+  REQUIRE(f.Copy(3, At(managed), At(memory), 4096));
+  REQUIRE(f.Copy(4, seen.data(), At(managed), 4096));
+  f.Finish();
+  CHECK(f.ended == std::map<uint64_t, bool>{{1, true}, {2, true}, {3, true}, {4, true}});
+  CHECK(seen == sent);
+}
+
 TEST_CASE("other host memory goes through stages, at the poll's budget", "[gpu][copy]") {
   Fixture f;
   const size_t bytes = (3 << 20) + 77;

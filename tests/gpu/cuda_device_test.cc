@@ -26,6 +26,8 @@ std::unique_ptr<CudaDevice> Gpu(FakeDriver& cuda, int ordinal) {
 
 const void* At(abi::Address address) { return reinterpret_cast<const void*>(address); }
 
+std::byte* To(abi::Address address) { return reinterpret_cast<std::byte*>(address); }
+
 TEST_CASE("memory is described by what the driver says of an address, without a context", "[gpu]") {
   FakeDriver& cuda = FakeDriver::Reset(2);
   const auto gpu = Gpu(cuda, 0);
@@ -137,6 +139,55 @@ TEST_CASE("each kind of memory is exported the way that it can be, or says why n
   CHECK(absl::IsPermissionDenied(exported(user, ExportWay::kIpc).status()));
   cuda.table().cuMemGetHandleForAddressRange = nullptr;
   CHECK(absl::IsUnimplemented(exported(user, ExportWay::kDmaBuf).status()));
+}
+
+TEST_CASE("managed memory is a GPU's that goes to no process and no NIC, wherever it is", "[gpu]") {
+  FakeDriver& cuda = FakeDriver::Reset(1);
+  const auto gpu = Gpu(cuda, 0);
+  const abi::Address user = cuda.Malloc(0, kMiB),
+                     managed = cuda.Malloc(0, kMiB, MemoryKind::kManaged);
+  for (const bool on_host : {false, true}) {
+    INFO((on_host ? "on the host" : "on the GPU"));
+    cuda.memories_[managed].host = on_host;  // the driver may say where it is now
+    const auto facts = FactsOf(cuda.table(), managed + 100);
+    REQUIRE(facts.ok());
+    CHECK(facts->kind == MemoryKind::kManaged);
+    CHECK(ReachOf(cuda.table(), managed, kMiB) == Reach::kManaged);
+    const auto extents = gpu->Describe(At(managed + 100), 100);
+    REQUIRE(extents.ok());
+    const Extent extent = (*extents)[0];
+    CHECK(extent.base == At(managed));
+    for (const ExportWay way :
+         {ExportWay::kHostPeer, ExportWay::kIpc, ExportWay::kVmmDescriptor, ExportWay::kDmaBuf}) {
+      const absl::Status status = gpu->ExportTo(extent, way).status();
+      CHECK(absl::IsFailedPrecondition(status));
+      CHECK(std::string(status.message()).find("managed memory") != std::string::npos);
+    }
+    CHECK_FALSE(gpu->NicsMayHave(extent));
+    // Nobody knows whether it is a copy between GPUs.
+    CHECK(gpu->PathOf({To(managed), To(user), 64}, Path::kNvlinkIpc) == Path::kDeviceCopy);
+    CHECK(gpu->PathOf({To(user), To(managed), 64}, Path::kNvlinkIpc) == Path::kDeviceCopy);
+  }
+  CHECK(gpu->NicsMayHave((*gpu->Describe(At(user), 1))[0]));
+}
+
+TEST_CASE("page-locked memory is the host's, and who takes it for a GPU's is told so", "[gpu]") {
+  FakeDriver& cuda = FakeDriver::Reset(1);
+  const auto gpu = Gpu(cuda, 0);
+  void* pinned = nullptr;
+  {
+    const InContext in(cuda.table(), *gpu->context().Get());
+    REQUIRE(cuda.table().cuMemHostAlloc(&pinned, 4096, abi::kHostAllocPortable) == abi::kSuccess);
+  }
+  const auto address = reinterpret_cast<abi::Address>(pinned);
+  const absl::Status status = gpu->Describe(pinned, 64).status();
+  CHECK(absl::IsNotFound(status));
+  CHECK(std::string(status.message()).find("page-locked memory of the host: wrap it as") !=
+        std::string::npos);
+  CHECK(ReachOf(cuda.table(), address, 4096) == Reach::kPinned);
+  const abi::Address user = cuda.Malloc(0, 4096);
+  CHECK(gpu->PathOf({To(user), static_cast<std::byte*>(pinned), 64}, Path::kMapped) ==
+        Path::kDeviceCopy);
 }
 
 TEST_CASE("a NIC is told what the GPU sees of its writes, and flushes only where it must",

@@ -163,6 +163,9 @@ absl::StatusOr<ibv_mr*> RegisterDevice(ibv_pd* pd, memory::Device& device,
     return absl::FailedPreconditionError(
         "what a NIC writes there cannot be flushed, and is not seen in order");
   }
+  if (!nic->NicsMayHave(extent)) {
+    return absl::FailedPreconditionError("memory that wanders between the host and the device");
+  }
   const Taken taken{&device, UnitsOf(data, bytes)};
   if (absl::Status room = Take(device, facts, taken.bytes); !room.ok()) return room;
   absl::StatusOr<ibv_mr*> made = ByAnyWay(pd, device, facts, extent, data, bytes, access);

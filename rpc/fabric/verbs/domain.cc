@@ -7,6 +7,7 @@
 #include "rpc/fabric/verbs/calls.h"
 #include "rpc/fabric/verbs/copies.h"
 #include "rpc/fabric/verbs/device_memory.h"
+#include "rpc/memory/nic_access.h"
 #include "rpc/memory/registrars.h"
 
 namespace verbena::fabric::verbs {
@@ -35,6 +36,10 @@ absl::StatusOr<std::unique_ptr<memory::Registration>> Domain::Register(const mem
   if (!region.device().host_accessible()) return std::make_unique<Memory>(region);
   if (region.kind() == memory::RegionKind::kForeign) {
     return absl::UnimplementedError("verbs: memory that is not registered");
+  }
+  if (memory::Wanders(region.base())) {
+    // Each lease and each READ has pages of its own.
+    return absl::UnimplementedError("verbs: memory that wanders between the host and a GPU");
   }
   const bool writable = (uses & static_cast<uint8_t>(memory::Use::kReadInto)) != 0;
   if (!writable && revocation_ == Revocation::kWindow) {

@@ -3,6 +3,12 @@
 // sent from and fetched into. A program that never calls it, or runs where no GPU is, is not
 // changed by it.
 //
+// Which memory is whose: what cudaMalloc, cudaMallocAsync and the virtual-memory API give is
+// Device::Cuda(n)'s; what cudaHostAlloc gives is the host's, and GPUs copy from and to it at the
+// full rate. What cudaMallocManaged gives can be wrapped as either, and wanders between them: it is
+// given to no process and kept registered with no NIC, and as a GPU's it goes by way of page-locked
+// stages.
+//
 //   if (absl::Status s = verbena::UseGpus(); !s.ok()) ...  // says why there are none here
 //   auto reply = co_await request.Fetch(request->input(), verbena::Device::Cuda(0));
 #include "absl/status/status.h"

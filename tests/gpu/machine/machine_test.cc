@@ -90,6 +90,39 @@ TEST_CASE("memory of each kind arrives whole by tcp", "[machine][tcp]") {
   CHECK(absl::IsFailedPrecondition(by(Path::kNvlinkIpc).status()));
 }
 
+TEST_CASE("managed and page-locked memory arrives whole, and goes to no other process",
+          "[machine][managed]") {
+  for (const char* transport : {"shm", "tcp"}) {
+    INFO(transport);
+    Reader reader({}, transport);
+    uint32_t seed = 300;
+    for (const char* memory : {"managed", "managed-host", "pinned"}) {
+      // Twice: the GPU, or the CPU, has had it in between.
+      for (const uint64_t bytes : {1ull, 1000003ull, 1000003ull, 20ull << 20}) {
+        reader.See(Of(memory, bytes, 12345, ++seed));
+      }
+    }
+    auto given = reader.Get(Of("managed", 1 << 20));
+    const auto by = [&](Path path) {
+      return given.Fetch(given->tensor(), Placement(Device::Cuda(0)).RequirePath(path)).Get();
+    };
+    CHECK(by(Path::kPinnedStaging).ok());
+    CHECK(absl::IsFailedPrecondition(by(Path::kSameDevice).status()));
+    // And as destinations.
+    auto from = reader.Get(Of("malloc", 1000003, 0, 7));
+    for (const char* memory : {"managed", "managed-host", "pinned"}) {
+      INFO(memory);
+      Buffer into = UserMemory::Make(memory, Gpus() - 1, 1000003);
+      const Device where = into.device();
+      Tensor tensor = *Tensor::Wrap(into, kUInt8, Shape(1000003));
+      auto fetched = from.Fetch(from->tensor(), Placement::Into(tensor)).Get();
+      INFO(fetched.status().ToString());
+      REQUIRE(fetched.ok());
+      CHECK(FirstWrong(where, into.data(), into.bytes(), 7) == (into.bytes() + 3) / 4);
+    }
+  }
+}
+
 TEST_CASE("memory is READ as it is now, not as it was when it was mapped", "[machine]") {
   Reader reader;
   for (uint32_t seed = 0; seed < 20; ++seed) {

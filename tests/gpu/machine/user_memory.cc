@@ -88,6 +88,31 @@ Buffer Virtual(int gpu, size_t bytes, bool across) {
   });
 }
 
+Buffer Managed(int gpu, size_t bytes, Device as) {
+  UseOn(gpu);
+  constexpr unsigned kAttachGlobal = 1;
+  Address base = 0;
+  CUDA_CHECK(Function<Result(Address*, size_t, unsigned)>("cuMemAllocManaged")(&base, bytes,
+                                                                               kAttachGlobal));
+  return Buffer::Wrap(
+      reinterpret_cast<void*>(base), bytes,
+      [base, gpu] {
+        UseOn(gpu);
+        (void)Function<Result(Address)>("cuMemFree_v2")(base);
+      },
+      as);
+}
+
+Buffer Pinned(int gpu, size_t bytes) {
+  UseOn(gpu);
+  void* memory = nullptr;
+  CUDA_CHECK(Cuda().cuMemHostAlloc(&memory, bytes, gpu::abi::kHostAllocPortable));
+  return Buffer::Wrap(memory, bytes, [memory, gpu] {
+    UseOn(gpu);
+    (void)Cuda().cuMemFreeHost(memory);
+  });
+}
+
 }  // namespace
 
 void CopyNow(int gpu, std::byte* to, const std::byte* from, size_t bytes) {
@@ -111,6 +136,9 @@ Buffer UserMemory::Make(const std::string& kind, int gpu, size_t bytes) {
   if (kind == "pool") return Pool(gpu, bytes);
   if (kind == "virtual") return Virtual(gpu, bytes, false);
   if (kind == "segments") return Virtual(gpu, bytes, true);
+  if (kind == "managed") return Managed(gpu, bytes, Device::Cuda(gpu));
+  if (kind == "managed-host") return Managed(gpu, bytes, Device::Host());
+  if (kind == "pinned") return Pinned(gpu, bytes);
   if (kind == "heap") {
     void* const memory = std::malloc(bytes);
     return Buffer::Wrap(memory, bytes, [memory] { std::free(memory); });

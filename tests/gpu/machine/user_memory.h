@@ -11,8 +11,10 @@
 namespace verbena::gpu_test {
 
 // "malloc": cuMemAlloc. "pool": cuMemAllocAsync. "virtual": two halves of physical memory, mapped
-// side by side, of which a tensor uses one. "segments": the same, across both. "heap": of the host,
-// unknown to the library. "host", "library": a Buffer of the library's, on the host or on the GPU.
+// side by side, of which a tensor uses one. "segments": the same, across both. "managed":
+// cuMemAllocManaged, as the GPU's; "managed-host": the same as the host's. "pinned":
+// cuMemHostAlloc, the host's. "heap": of the host, unknown to the library. "host", "library": a
+// Buffer of the library's, on the host or on the GPU.
 struct UserMemory {
   // A CHECK fails when there is none. The release of the Buffer frees it.
   static Buffer Make(const std::string& kind, int gpu, size_t bytes);
