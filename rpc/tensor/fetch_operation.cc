@@ -145,7 +145,7 @@ void FetchOperation::Fail(const absl::Status& why) {
 
 void FetchOperation::OnTransferDone(const absl::Status& status) {
   Fail(status);
-  if (--running_ != 0) return;
+  if (--running_ != 0) return MaybeEndEarly();
   if (ended_early_) {
     if (ended_well_ && !first_error_.ok()) {
       VERBENA_LOG(kWarning, "what a fetch ordered into a stream failed: ", first_error_.message());
@@ -154,22 +154,32 @@ void FetchOperation::OnTransferDone(const absl::Status& status) {
     payloads_.reset();
     return Unref();
   }
-  if (plan_.finish) first_error_ = std::exchange(plan_.finish, nullptr)(std::move(first_error_));
-  if (finish_) first_error_ = std::exchange(finish_, nullptr)(std::move(first_error_));
+  absl::Status end = RunFinish(std::move(first_error_));
   plan_.kept.clear();
   payloads_.reset();
-  Complete(std::move(first_error_));
+  Complete(std::move(end));
+}
+
+absl::Status FetchOperation::RunFinish(absl::Status status) {
+  if (plan_.finish) status = std::exchange(plan_.finish, nullptr)(std::move(status));
+  if (finish_) status = std::exchange(finish_, nullptr)(std::move(status));
+  return status;
 }
 
 void FetchOperation::OnTransferOrdered(const absl::Status& status) {
   Fail(status);
   ++ordered_;
-  const bool more = ordered_ != running_ || plan_.finish || finish_;  // for the CPU to do, or wait
-  if (ended_early_ || more) return;
+  MaybeEndEarly();
+}
+
+void FetchOperation::MaybeEndEarly() {
+  if (ended_early_ || ordered_ == 0 || ordered_ != running_) return;
+  // What is left for the CPU to do needs the bytes, unless nobody wants them any more.
+  if (first_error_.ok() && (plan_.finish || finish_)) return;
   ended_early_ = true;
   ended_well_ = first_error_.ok();
   Ref();
-  Complete(first_error_);
+  Complete(RunFinish(first_error_));
 }
 
 void FetchOperation::OnCancel(const absl::Status& why) {
@@ -184,6 +194,7 @@ void FetchOperation::OnCancel(const absl::Status& why) {
   for (Transfer& transfer : transfers_) {
     if (transfer.running) session::Link::CancelFetch(transfer);
   }
+  MaybeEndEarly();  // of those that stand in the stream nothing is heard
 }
 
 absl::Status FetchOperation::TakeTensor(Tensor& tensor) {

@@ -161,8 +161,12 @@ class FetchOperation final : public Operation {
   void OnHeldDone(const absl::Status& status);
   void AbandonGrowth();
   void OnTransferDone(const absl::Status& status);
-  // Ends for its user once all that is left stands in the stream; what it holds stays held.
   void OnTransferOrdered(const absl::Status& status);
+  // Ends for its user once all that is left stands in the stream, unless there is more to do then;
+  // what it holds stays held.
+  void MaybeEndEarly();
+  // Once, before it ends for its user.
+  absl::Status RunFinish(absl::Status status);
   void Fail(const absl::Status& why);
   void OnCancel(const absl::Status& why) override;
   void Recycle() override { delete this; }

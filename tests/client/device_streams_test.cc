@@ -181,5 +181,38 @@ TEST_CASE("fetches for which a stream has no room come when others of it have en
   }
 }
 
+TEST_CASE("what is fetched in several parts, or with more to do, ends when it is given up",
+          "[client][device][order]") {
+  Fake(0), Fake(1);
+  constexpr int64_t kRows = 40, kWide = 32 << 10;
+  UserTensor user(Shape(kRows, 2 * kWide));
+  Giver giver(user.tensor, ChannelOptions().set_require_transport("shm"));
+  auto reply = giver.Get();
+  memory::FakeStream& stream = NewStream();
+  const absl::Cleanup finish = [&] { stream.Finish(1000); };
+  stream.Launch([] {});
+  const auto in_stream = [&] {
+    return Placement::On(Device::Fake(1)).InStream(DeviceStream(&stream));
+  };
+  // All of it stands in the stream, behind which the CPU has something to do.
+  auto all = reply.FetchAll(in_stream());
+  {
+    auto behind = reply.Fetch(reply->output(), in_stream());
+    REQUIRE(Eventually([&] { return behind.done(); }));
+  }
+  CHECK_FALSE(all.done());
+  all.Cancel();
+  REQUIRE(Eventually([&] { return all.done(); }));
+  REQUIRE_CODE(std::move(all).Get(), kCancelled);
+  // Some of its parts stand there, for the others there is no room.
+  auto parts = reply.Fetch(reply->output(), TensorSlice().NextAll().Next(0, kWide), in_stream());
+  auto other = reply.Fetch(reply->output(), Device::Fake(1));
+  REQUIRE(Eventually([&] { return other.done(); }));
+  CHECK_FALSE(parts.done());
+  parts.Cancel();
+  REQUIRE(Eventually([&] { return parts.done(); }));
+  REQUIRE_CODE(std::move(parts).Get().status(), kCancelled);
+}
+
 }  // namespace
 }  // namespace verbena
