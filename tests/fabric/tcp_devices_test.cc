@@ -15,6 +15,8 @@ constexpr Lane kReader{0, LaneRole::kReader, 1};
 constexpr Lane kOwner{0, LaneRole::kOwner, 1};
 constexpr size_t kChunk = fabric::tcp::kChunkBytesMax;
 constexpr size_t kChunks = 24;
+// Of that size.
+constexpr int kStages = 3;
 constexpr size_t kBytes = kChunks * kChunk - 77;
 
 struct Devices {
@@ -85,9 +87,9 @@ TEST_CASE("the owner's device copies ahead of the socket", "[tcp][device]") {
   d.from.LetCopies(0);
   d.ReadAll();
   // The first chunk and those after it are copied at the same time, as many as there are stages.
-  REQUIRE(d.pair.Until([&] { return d.from.waiting() == 8; }));
+  REQUIRE(d.pair.Until([&] { return d.from.waiting() == kStages; }));
   d.pair.Settle();
-  CHECK(d.from.waiting() == 8);
+  CHECK(d.from.waiting() == kStages);
   CHECK(d.Done() == 0);
   d.from.LetCopies(3);
   REQUIRE(d.pair.Until([&] { return d.Done() == 3; }));
@@ -102,15 +104,15 @@ TEST_CASE("a reader whose device stands still takes no more than its stages", "[
   Devices d;
   d.to.LetCopies(0);
   d.ReadAll();
-  REQUIRE(d.pair.Until([&] { return d.to.waiting() == 8; }));
+  REQUIRE(d.pair.Until([&] { return d.to.waiting() == kStages; }));
   d.pair.Settle();
-  CHECK(d.to.waiting() == 8);
+  CHECK(d.to.waiting() == kStages);
   CHECK(d.Done() == 0);
   // Frames go on.
   REQUIRE(SendFrame(d.pair.server(), kLink, 100, 1));
   REQUIRE(d.pair.Until([&] { return d.pair.client_events.frames_of(kLink) == 1; }));
-  d.to.LetCopies(5);
-  REQUIRE(d.pair.Until([&] { return d.Done() == 5; }));
+  d.to.LetCopies(2);
+  REQUIRE(d.pair.Until([&] { return d.Done() == 2; }));
   d.to.LetCopies(-1);
   REQUIRE(d.pair.Until([&] { return d.Done() == kChunks; }));
   CHECK(d.Arrived());
@@ -132,10 +134,10 @@ TEST_CASE("a revocation waits for the device that reads the memory, and nothing 
 
 TEST_CASE("a lane that breaks under copies is down when they have ended", "[tcp][device]") {
   Devices d;
-  d.from.LetCopies(6);
+  d.from.LetCopies(2);
   d.to.LetCopies(0);
   d.ReadAll();
-  REQUIRE(d.pair.Until([&] { return d.to.waiting() == 6 && d.from.waiting() == 8; }));
+  REQUIRE(d.pair.Until([&] { return d.to.waiting() == 2 && d.from.waiting() == kStages; }));
   d.pair.client().BreakLane(kLink, kReader);
   d.pair.Settle();
   CHECK(d.pair.client_events.lanes_down[kLink].empty());

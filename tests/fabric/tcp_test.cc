@@ -122,7 +122,7 @@ TEST_CASE("a frame that cannot be takes its link down, and no other", "[tcp][hos
 TEST_CASE("requests that cannot be take their link down", "[tcp][hostile]") {
   for (const auto& [request, words] :
        {std::pair(tcp::Request{5, 64, {}, 0}, "READ 5 requested, expected 0"),
-        std::pair(tcp::Request{0, tcp::kChunkBytesMax + 1, {}, 0}, "the limit is 1048576")}) {
+        std::pair(tcp::Request{0, tcp::kChunkBytesMax + 1, {}, 0}, "the limit is 2097152")}) {
     TcpPeer peer;
     peer.Connect(kLink);
     SendBytes(peer.OpenLane(kLink, kOwner), RequestBytes(request));

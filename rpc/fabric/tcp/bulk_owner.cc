@@ -92,8 +92,8 @@ void BulkOwner::Prepare() {
 }
 
 bool BulkOwner::StartCopy(const Request& request, const LeaseTable::Row& row, Prepared& prepared) {
-  if (stages_ == nullptr) stages_ = std::make_shared<Stages>(kChunkBytesMax);
-  const uint32_t stage = stages_->Take();
+  if (stages_ == nullptr) stages_ = std::make_shared<Stages>(kStagesUnitBytes, kStagesUnits);
+  const uint32_t stage = stages_->Take(request.bytes);
   if (stage == Stages::kNone) return false;
   const memory::CopyPiece piece{stages_->At(stage), row.data + request.offset, request.bytes};
   DeviceCopies::Job job;

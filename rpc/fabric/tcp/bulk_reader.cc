@@ -92,9 +92,9 @@ bool BulkReader::HasStage() {
   if (!in_data_) return true;
   PostedRead& read = reads_.front();
   if (read.device == nullptr || read.stage != Stages::kNone) return true;
-  if (stages_ == nullptr) stages_ = std::make_shared<Stages>(kChunkBytesMax);
+  if (stages_ == nullptr) stages_ = std::make_shared<Stages>(kStagesUnitBytes, kStagesUnits);
   read.stages = stages_;
-  read.stage = stages_->Take();
+  read.stage = stages_->Take(read.bytes);
   return read.stage != Stages::kNone;
 }
 

@@ -43,7 +43,7 @@ void VerbsFabric::GiveStages() {
       continue;
     }
     if (stages_ == nullptr) stages_ = std::make_shared<Stages>(traits_.read_chunk_bytes);
-    const uint32_t stage = stages_->Take();
+    const uint32_t stage = stages_->Take(read->bytes);
     if (stage == Stages::kNone) return;
     want_stage_.pop_front();
     read->parked = false;
