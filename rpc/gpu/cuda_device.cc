@@ -127,23 +127,29 @@ Path CudaDevice::PathTo(const std::array<std::byte, 16>& hardware) const {
 }
 
 Path CudaDevice::PathOf(const memory::CopyPiece& piece, Path mapped) const {
-  const Reach to = ReachOf(driver_, reinterpret_cast<abi::Address>(piece.to), piece.bytes);
-  const Reach from = ReachOf(driver_, reinterpret_cast<abi::Address>(piece.from), piece.bytes);
+  // The driver takes 0.15 us to say what this object knows of its own.
+  const auto reach = [&](const std::byte* pointer) {
+    const auto address = reinterpret_cast<abi::Address>(pointer);
+    const bool own = OwnRange(address, false).end != 0;
+    return own ? Reach::kDevice : ReachOf(driver_, address, piece.bytes);
+  };
+  const Reach to = reach(piece.to), from = reach(piece.from);
   if (to == Reach::kDevice && from == Reach::kDevice) return mapped;
   // Managed memory is where it was touched last.
   const bool staged = to == Reach::kPageable || from == Reach::kPageable;
   return staged ? Path::kPinnedStaging : Path::kDeviceCopy;
 }
 
+CudaDevice::Range CudaDevice::OwnRange(abi::Address address, bool write) const {
+  absl::MutexLock lock(&mutex_);
+  auto own = own_.upper_bound(address);
+  if (own == own_.begin() || address - (--own)->first >= own->second.bytes) return {};
+  if (write && own->second.made != Made::kAllocated) return {};
+  return {own->first, own->first + own->second.bytes};
+}
+
 CudaDevice::Range CudaDevice::KernelRange(abi::Address address, bool write) const {
-  {
-    absl::MutexLock lock(&mutex_);
-    auto own = own_.upper_bound(address);
-    if (own != own_.begin() && address - (--own)->first < own->second.bytes) {
-      if (write && own->second.made != Made::kAllocated) return {};
-      return {own->first, own->first + own->second.bytes};
-    }
-  }
+  if (OwnRange(address, false).end != 0) return OwnRange(address, write);
   const absl::StatusOr<PointerFacts> facts = FactsOf(driver_, address);
   if (!facts.ok() || facts->kind == MemoryKind::kManaged) return {};
   if (facts->kind == MemoryKind::kVirtual) {

@@ -74,6 +74,8 @@ class CudaDevice final : public memory::Device, public memory::NicAccess {
     abi::Address begin = 0, end = 0;
   };
   Range KernelRange(abi::Address address, bool write) const;
+  // The same within what this object allocated or imported; none of others.
+  Range OwnRange(abi::Address address, bool write) const;
   // Asks the driver whether the GPU has failed, in its context. Microseconds. Any thread.
   absl::Status Probe();
   // Keeps the first error that stays; returns what StatusOf says of `result`.

@@ -276,6 +276,12 @@ TEST_CASE("the path of a copy is what both ends are", "[gpu][path]") {
     REQUIRE(cuda.table().cuMemHostAlloc(&pinned, 64, abi::kHostAllocPortable) == abi::kSuccess);
   }
   CHECK(owner->PathOf({mine.base, theirs.base, 64}, Path::kNvlinkIpc) == Path::kNvlinkIpc);
+  // Of what it made itself no driver is asked.
+  const Extent another = *owner->Allocate(kMiB);
+  const int asked = cuda.calls["cuPointerGetAttributes"];
+  CHECK(owner->PathOf({mine.base, another.base, 64}, Path::kSameDevice) == Path::kSameDevice);
+  CHECK(cuda.calls["cuPointerGetAttributes"] == asked);
+  owner->Free(another);
   CHECK(owner->PathOf({mine.base, heap.data(), 64}, Path::kMapped) == Path::kPinnedStaging);
   CHECK(owner->PathOf({static_cast<std::byte*>(pinned), mine.base, 64}, Path::kSameDevice) ==
         Path::kDeviceCopy);

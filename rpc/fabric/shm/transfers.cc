@@ -234,10 +234,7 @@ void Transfers::BeginMapped(uint32_t index, const memory::Mapping& mapping, uint
   const LocalPiece& first = t.pieces.front();
   const memory::Device& by = mapped == nullptr ? *first.device : *mapped;
   const bool devices = mapped != nullptr && !t.into->host_accessible();
-  // How a device gets at the host's memory, only its driver knows.
-  const Path path =
-      devices ? mapping.path : by.PathOf({first.data, from, first.bytes}, mapping.path);
-  if (!TakesPath(index, path, devices)) return;
+  if (!TakesPath(index, by.PathOf({first.data, from, first.bytes}, mapping.path), devices)) return;
   if (first.order.stream != nullptr) t.error = TakeHold(t);
   if (t.error != Error::kOk) return Finish(index);
   t.state = State::kCopying;
