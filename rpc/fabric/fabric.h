@@ -127,8 +127,8 @@ class EventSink {
   // Just before it, where that is known: how the bytes came, or would have.
   virtual void OnReadPath(ReadSlot slot, Path path) { (void)slot, (void)path; }
   // At most once, before OnReadDone, and only where its pieces have a stream: what is queued there
-  // from now on finds the bytes, or the device has failed. No revocation of the lease ends before
-  // it is done. Its path is said first.
+  // from now on finds the bytes, or the device has failed. Until it is done the owner's end keeps
+  // the memory, whether or not it has answered a revocation. Its path is said first.
   virtual void OnReadOrdered(ReadSlot slot) { (void)slot; }
   virtual void OnLaneDown(LinkId link, Lane lane, Error cause) = 0;
   virtual void OnLinkDown(LinkId link, const absl::Status& cause) = 0;

@@ -2,10 +2,14 @@
 // lease is held until it has ended.
 #include <poll.h>
 
+#include <atomic>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "rpc/base/log.h"
 #include "rpc/fabric/shm/shm_fabric.h"
 #include "rpc/memory/fake_stream.h"
 #include "tests/contract/fabric_contract.h"
@@ -241,6 +245,29 @@ TEST_CASE("a revocation does not wait for a stream that stands still, and what t
   o.pair.Settle();
   CHECK_FALSE(o.kept.expired());
   o.Finish();
+}
+
+TEST_CASE("of a peer whose streams stand still one line is said, however many leases they hold",
+          "[shm][device][order][quarantine]") {
+  static std::atomic<int> lines{0};
+  lines = 0;
+  SetLogSink([](LogLevel, absl::string_view line) { lines += absl::StrContains(line, "is kept"); });
+  const absl::Cleanup restore = [] { SetLogSink({}); };
+  Ordered o(ShmThatWaits(kLongNs, 1'000'000));
+  o.Read(1);
+  for (uint32_t i = 2; i < 6; ++i) {
+    o.key = LeaseNow(o.pair, o.pair.server(), o.pair.server_events, {i, 1}, kLink, kOwner, o.source,
+                     0, kBytes);
+    o.Read(i);
+  }
+  REQUIRE(o.pair.Until([&] { return o.Told(5); }));
+  for (uint32_t i = 1; i < 6; ++i) {
+    o.pair.server().Revoke({i, 1});
+    REQUIRE(o.pair.Until([&] { return o.pair.server_events.revoked.size() == i; }));
+  }
+  CHECK(lines == 1);
+  o.stream.Finish(6);
+  REQUIRE(o.pair.Until([&] { return o.Ended(5); }));
 }
 
 TEST_CASE("what a stream reads of a lease that was revoked is kept beyond its link",

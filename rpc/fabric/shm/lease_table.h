@@ -2,8 +2,9 @@
 // The leases of one end of a link, as words in its own segment. A READ takes no hold: the reader
 // checks the word, copies, checks again; so a revocation is complete with one store of the owner,
 // and a stopped reader harms nobody. Only a copy that stands in a stream of the reader's has one,
-// in the reader's segment (segment.h, Hold), and a revocation waits for it. Whole slabs are mapped
-// by the peer: the bounds here bind an honest reader only (traits().bounds_enforced is false).
+// in the reader's segment (segment.h, Hold), and a revocation waits for it, but not for long. Whole
+// slabs are mapped by the peer: the bounds here bind an honest reader only
+// (traits().bounds_enforced is false).
 #include <cstdint>
 #include <vector>
 

@@ -190,12 +190,21 @@ bool ShmFabric::AdvanceRevocations() {
            if (link == nullptr || link->serial != ending.link_serial) return true;
            if (link->forced) link->held.push_back({ending.entry, ending.word, ending.region});
            if (!StillRead(ending)) return true;
-           VERBENA_LOG(kWarning,
-                       "a stream of a peer's stands still before it has read a lease that "
-                       "was revoked; its memory is kept until it has");
-           kept_.push_back(ending);
+           Keep(ending);
            return true;
          }) > 0;
+}
+
+void ShmFabric::Keep(const Ending& ending) {
+  const bool said = std::any_of(kept_.begin(), kept_.end(), [&ending](const Ending& kept) {
+    return kept.link == ending.link && kept.link_serial == ending.link_serial;
+  });
+  if (!said) {
+    VERBENA_LOG(kWarning,
+                "a stream of a peer's stands still before it has read a lease that was revoked; "
+                "its memory is kept until it has, and that of others that such streams read");
+  }
+  kept_.push_back(ending);
 }
 
 void ShmFabric::LookAtKept() {
