@@ -52,10 +52,12 @@ void EngineImpl::OnReadDone(ReadSlot slot, Error error) {
   LinkImpl& link = *read.transfer->link;
   reads_.Remove(slot);  // first: what happens next may need the slot
   link.transfers().OnReadDone(read, error);
-  if (waiting_for_reads_.empty()) return;
-  LinkImpl* const next = waiting_for_reads_.front();
-  waiting_for_reads_.erase(waiting_for_reads_.begin());
-  next->transfers().Pump();
+  // The first need not have anything to post any more.
+  while (!waiting_for_reads_.empty() && reads_.size() < limits::kReadsInFlightMax) {
+    LinkImpl* const next = waiting_for_reads_.front();
+    waiting_for_reads_.erase(waiting_for_reads_.begin());
+    next->transfers().Pump();
+  }
 }
 
 void EngineImpl::OnLaneDown(LinkId id, Lane lane, Error cause) {

@@ -1,6 +1,7 @@
 #include "rpc/session/transfers.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -73,7 +74,7 @@ size_t PieceAt(const wire::PayloadEntry& entry, uint64_t& offset) {
 }  // namespace
 
 Transfers::~Transfers() {
-  VERBENA_DCHECK(idle(), live_, " transfers live");
+  VERBENA_DCHECK(idle() && fetching_bytes_ == 0, live_, " transfers live");
   link_.engine_impl().ForgetAwaiting(*this);
 }
 
@@ -174,10 +175,10 @@ bool Transfers::PollReady(bool ask) {
 }
 
 void Transfers::Suspend(Transfer& transfer) {
-  // With READs posted it stays what it is, and in its list.
-  if (transfer.posted != 0 || !transfer.admitted) return;
-  transfer.admitted = false;
-  fetching_bytes_ -= transfer.bytes;
+  // With READs that move it stays what it is, and in its list.
+  if (!transfer.suspended() || !transfer.admitted || transfer.stopping) return;
+  if (transfer.posted != transfer.ordered) return;
+  GiveBack(transfer);
   waiting_.PushBack(transfer);
   Admit();
 }
@@ -198,14 +199,18 @@ Transfers::Streams Transfers::StandingStreams() const {
   return streams;
 }
 
+void Transfers::PostAgain(Transfer& transfer, const Chunk& chunk) {
+  transfer.again.push_back(chunk);
+  if (transfer.admitted) (transfer.bytes <= kSmallBytes ? small_ : large_).PushBack(transfer);
+}
+
 bool Transfers::PutOff(const PostedRead& read, Error error) {
   Transfer& transfer = *read.transfer;
   // Where the fabric knows a way, it is one that no stream orders.
   const bool no_order = error == Error::kUnsupported && transfer.path != Path::kNone &&
                         CheckPath(*transfer.fetch, transfer.path).ok();
   if ((!no_order && error != Error::kNoMemory) || transfer.stopping || !read.in_order) return false;
-  transfer.again.push_back(read.chunk);
-  (transfer.bytes <= kSmallBytes ? small_ : large_).PushBack(transfer);
+  PostAgain(transfer, read.chunk);
   if (!transfer.suspended() && !transfer.unordered) {
     const Streams standing = StandingStreams();
     transfer.crowded = !no_order && std::find(standing.begin(), standing.end(),
@@ -219,7 +224,7 @@ bool Transfers::PutOff(const PostedRead& read, Error error) {
     if (!status.ok()) Stop(transfer, StreamFailure(transfer, status));
     if (!status.ok()) return true;
   }
-  if (transfer.suspended()) Suspend(transfer);
+  Suspend(transfer);
   return true;
 }
 
@@ -294,13 +299,19 @@ void Transfers::Admit() {
   }
 }
 
+void Transfers::GiveBack(Transfer& transfer) {
+  if (!std::exchange(transfer.admitted, false)) return;
+  VERBENA_DCHECK(fetching_bytes_ >= transfer.bytes);
+  fetching_bytes_ -= transfer.bytes;
+}
+
 bool Transfers::KeysFit(const Transfer& transfer) const {
   return transfer.entry->key_generation ==
          (link_.lanes().reader_lane().generation & wire::kKeyGenerationMask);
 }
 
 bool Transfers::Starves(const Transfer& transfer) const {
-  return transfer.admitted && transfer.posted == 0 && transfer.unposted() &&
+  return transfer.admitted && transfer.posted == transfer.ordered && transfer.unposted() &&
          !(link_.lanes().reader_up() && KeysFit(transfer));
 }
 
@@ -370,7 +381,7 @@ void Transfers::Post(Transfer& transfer) {
   ++transfer.posted;
   ++reads_;
   transfer.progress_ns = engine.now_ns();
-  if (transfer.posted == 1) link_.DueAt(transfer.progress_ns + kNoProgressNs);
+  if (transfer.posted - transfer.ordered == 1) link_.DueAt(transfer.progress_ns + kNoProgressNs);
   if (!transfer.unposted()) posted_.PushBack(transfer);
   engine.CountRead(chunk.bytes);
   ++link_.counted.reads;
@@ -387,6 +398,7 @@ void Transfers::OnReadOrdered(PostedRead& read) {
   ++read.transfer->ordered;
   --reads_;  // a stream may be long in coming; the READs behind it need not wait
   MaybeTell(*read.transfer);
+  Suspend(*read.transfer);
   Pump();
 }
 
@@ -395,8 +407,7 @@ void Transfers::MaybeTell(Transfer& transfer) {
   if (transfer.posted == 0 || transfer.ordered != transfer.posted) return;
   transfer.told = true;
   transfer.fetch->path = transfer.path;
-  transfer.admitted = false;
-  fetching_bytes_ -= transfer.bytes;
+  GiveBack(transfer);
   transfer.fetch->OnOrdered(transfer.status);
   Admit();
 }
@@ -413,8 +424,7 @@ void Transfers::OnReadDone(const PostedRead& read, Error error) {
     if (error != Error::kOk) transfer.status.Update(ReadFailure(error, read.chunk, transfer));
     MaybeEnd(transfer);
   } else if (error == Error::kLaneDown && !transfer.stopping) {
-    transfer.again.push_back(read.chunk);
-    (transfer.bytes <= kSmallBytes ? small_ : large_).PushBack(transfer);
+    PostAgain(transfer, read.chunk);
   } else if (PutOff(read, error)) {
     // It goes on when its stream has.
   } else if (error == Error::kUnsupported && !transfer.stopping &&
@@ -424,6 +434,7 @@ void Transfers::OnReadDone(const PostedRead& read, Error error) {
     Stop(transfer, ReadFailure(error, read.chunk, transfer));
   } else {
     MaybeTell(transfer);
+    Suspend(transfer);
     MaybeEnd(transfer);
   }
   if (read.ordered) LetCrowded(stream);
@@ -435,6 +446,7 @@ void Transfers::Stop(Transfer& transfer, const absl::Status& why) {
   transfer.stopping = true;
   transfer.status = why;
   transfer.again.clear();
+  if (std::exchange(transfer.crowded, false)) std::erase(crowded_, &transfer);
   posted_.PushBack(transfer);
   // What stands in a stream ends with that, lane or no lane.
   if (transfer.posted != transfer.ordered) {
@@ -452,9 +464,8 @@ void Transfers::MaybeEnd(Transfer& transfer) {
 }
 
 void Transfers::End(Transfer& transfer) {
-  if (transfer.admitted) fetching_bytes_ -= transfer.bytes;
+  GiveBack(transfer);
   if (!transfer.awaited.empty()) std::erase(awaiting_, &transfer);
-  if (transfer.crowded) std::erase(crowded_, &transfer);
   transfer.fetch->state_ = nullptr;
   transfer.fetch->path = transfer.path;
   PayloadSetImpl* const set = transfer.set;

@@ -116,9 +116,13 @@ class Transfers final : public ReadyWaiter {
   Streams StandingStreams() const;
   // A READ that stood in `stream` has ended: those that wait for one can be posted.
   void LetCrowded(const void* stream);
+  void PostAgain(Transfer& transfer, const Chunk& chunk);
+  // Gives back what it takes of the budget, if it waits and nothing of it moves.
   void Suspend(Transfer& transfer);
   void Resume(Transfer& transfer);
   void Admit();
+  // What it takes of the budget of fetching bytes, if anything.
+  void GiveBack(Transfer& transfer);
   Transfer* Pick();
   // The rest of it waits for a lane, or for keys on that.
   bool Starves(const Transfer& transfer) const;

@@ -181,6 +181,53 @@ TEST_CASE("fetches for which a stream has no room come when others of it have en
   }
 }
 
+TEST_CASE("a fetch of which a part stands in its stream, and for the rest is no room, goes on",
+          "[client][device][order]") {
+  Fake(0), Fake(1);
+  UserTensor user(Shape(5000));
+  Fake(0).Split(user.allocation.base, 3 * 4096);
+  Giver giver(user.tensor, ChannelOptions().set_require_transport("shm"));
+  auto reply = giver.Get();
+  memory::FakeStream& stream = NewStream();
+  const absl::Cleanup finish = [&] { stream.Finish(1000); };
+  const bool given_up = GENERATE(false, true);
+  stream.Launch([] {});
+  // An odd one stands there already, so that the last pair of READs is torn apart.
+  std::vector<Tensor> into;
+  std::vector<Call<Tensor>> fetches;
+  const auto fetch = [&](const TensorSlice& slice, int64_t count) {
+    into.push_back(Blank(count));
+    fetches.push_back(reply.Fetch(reply->output(), slice,
+                                  Placement::Into(into.back()).InStream(DeviceStream(&stream))));
+  };
+  fetch(TensorSlice(0, 8), 8);
+  REQUIRE(Eventually([&] { return fetches[0].done(); }));
+  for (int i = 0; i < 20; ++i) fetch(TensorSlice(), 5000);
+  const auto done = [&] {
+    return std::count_if(fetches.begin(), fetches.end(),
+                         [](const Call<Tensor>& call) { return call.done(); });
+  };
+  // Fifteen or sixteen, with the other thirty-one READs; of the next ones some.
+  REQUIRE(Eventually([&] { return done() >= 10; }));
+  auto other = reply.Fetch(reply->output(), Device::Fake(1));
+  REQUIRE(Eventually([&] { return other.done(); }));
+  CHECK(done() < 21);
+  std::vector<bool> stands;
+  for (const auto& call : fetches) stands.push_back(call.done());
+  if (given_up) {
+    for (auto& call : fetches) call.Cancel();
+    REQUIRE(Eventually([&] { return done() == 21; }));
+  }
+  stream.Finish();
+  REQUIRE(Eventually([&] { return done() == 21; }));
+  for (size_t i = 0; i < fetches.size(); ++i) {
+    const bool ok = std::move(fetches[i]).Get().ok();
+    CHECK((ok || (given_up && !stands[i])));
+    if (given_up || i == 0) continue;
+    CHECK(Eventually([&] { return ValuesOf(Fake(1), into[i]) == Counting(5000); }));
+  }
+}
+
 TEST_CASE("what is fetched in several parts, or with more to do, ends when it is given up",
           "[client][device][order]") {
   Fake(0), Fake(1);

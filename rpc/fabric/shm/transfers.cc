@@ -347,7 +347,9 @@ bool Transfers::CopyBy(memory::Device& device, uint64_t tag,
                        absl::Span<const memory::CopyPiece> run, const memory::StreamOrder& order,
                        memory::CopyEngine** by) {
   Engine* const engine = EngineFor(device, order.stream);
-  if (engine == nullptr || !engine->copies->Copy(tag, run, order)) return false;
+  const bool staged = tag >> 32 != 0;  // these come again
+  if (engine == nullptr || (staged && engine->busy >= kStagedCopiesMax)) return false;
+  if (!engine->copies->Copy(tag, run, order)) return false;
   ++engine->busy;
   if (by != nullptr) *by = engine->copies.get();
   return true;

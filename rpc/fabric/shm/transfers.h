@@ -20,6 +20,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
+#include "rpc/base/limits.h"
 #include "rpc/fabric/fabric.h"
 #include "rpc/fabric/shm/link.h"
 #include "rpc/fabric/shm/process_copy.h"
@@ -69,6 +70,8 @@ class Transfers {
   // Streams of one device that have an engine. More, and READs in the order of others have to wait
   // until those are idle, or for their stream; each is a stream of the library's on that GPU.
   static constexpr int kStreamsMax = 8;
+  // Copies from stages that wait in an engine. More, and READs of mapped memory would find no room.
+  static constexpr uint32_t kStagedCopiesMax = limits::kCopiesInFlightMax - 16;
   enum class State : uint8_t { kFree, kQueued, kWaiting, kCopying };
   struct Transfer {
     State state = State::kFree;
