@@ -65,8 +65,7 @@ class CudaDevice final : public memory::Device, public memory::NicAccess {
   // ---- for this room
   const Driver& driver() const { return driver_; }
   PrimaryContext& context() { return context_; }
-  // Loaded once this GPU has imported something: what is copied within one process seldom lies in
-  // many pieces.
+  // Loaded once this GPU has allocated or imported something.
   const CopyKernel& copy_kernel() const { return copy_kernel_; }
   // The addresses around `address` that a kernel of this GPU may read, or also write; none where
   // that is not known. A microsecond; any thread.
@@ -98,6 +97,8 @@ class CudaDevice final : public memory::Device, public memory::NicAccess {
   CudaDevice(const Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
   uint64_t BufferIdOf(const PointerFacts& facts);
   void ForgetLongestUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // In the context, current.
+  void LoadKernel();
   absl::StatusOr<PointerFacts> StillThere(const memory::Extent& extent);
   absl::Status ExportIpc(const memory::Extent& extent, const PointerFacts& facts,
                          memory::Export& into);
@@ -125,6 +126,7 @@ class CudaDevice final : public memory::Device, public memory::NicAccess {
 
   abi::Stream probe_ ABSL_GUARDED_BY(probe_mutex_) = nullptr;  // nothing is ever queued on it
   absl::Mutex probe_mutex_;
+  absl::Mutex kernel_mutex_;  // held while it is loaded
   CopyKernel copy_kernel_;
   mutable absl::Mutex mutex_;  // never held over a call of the driver
   std::map<abi::Address, Known> known_ ABSL_GUARDED_BY(mutex_);

@@ -134,11 +134,18 @@ absl::StatusOr<memory::Mapping> CudaDevice::Import(Export from_peer) {
   if (from_peer.way == ExportWay::kIpc && from_peer.bytes != 0) base = ImportIpc(from_peer);
   if (from_peer.way == ExportWay::kVmmDescriptor) base = ImportDescriptor(from_peer);
   if (!base.ok()) return base.status();
+  LoadKernel();
+  return memory::Mapping{this, reinterpret_cast<std::byte*>(*base), from_peer.bytes,
+                         PathTo(from_peer.hardware)};
+}
+
+// Before it is needed: the driver loads code only while nothing else runs in the context, and later
+// a stream of the user's may stand still for the very bytes that the kernel is to bring.
+void CudaDevice::LoadKernel() {
+  absl::MutexLock lock(&kernel_mutex_);
   if (absl::Status kernel = copy_kernel_.Load(driver_); !kernel.ok()) {
     VERBENA_LOG(kWarning, "cuda:", ordinal_, ": small copies go one by one: ", kernel.message());
   }
-  return memory::Mapping{this, reinterpret_cast<std::byte*>(*base), from_peer.bytes,
-                         PathTo(from_peer.hardware)};
 }
 
 absl::StatusOr<abi::Address> CudaDevice::ImportIpc(const Export& from_peer) {
@@ -214,6 +221,7 @@ absl::StatusOr<memory::Extent> CudaDevice::Allocate(size_t bytes) {
   absl::StatusOr<abi::Context> context = context_.Get();
   if (!context.ok()) return context.status();
   const InContext in(driver_, *context);
+  LoadKernel();
   const size_t mapped = (bytes + granularity_ - 1) / granularity_ * granularity_;
   abi::AllocationProperties how;
   how.handle_types = abi::kHandleTypePosix;

@@ -143,6 +143,19 @@ TEST_CASE("pieces that reach past their memory are refused one by one", "[gpu][c
   CHECK(f.cuda.kernel_faults == 0);
 }
 
+TEST_CASE("the kernel is there from the first allocation on, and loaded once",
+          "[gpu][copy][batch]") {
+  Fixture f;
+  CHECK(f.cuda.calls["cuModuleLoadData"] == 0);
+  const absl::StatusOr<memory::Extent> extent = f.gpu->Allocate(4096);
+  REQUIRE(extent.ok());
+  CHECK(f.gpu->copy_kernel().loaded());
+  CHECK(f.cuda.calls["cuModuleLoadData"] == 1);
+  f.Import();
+  CHECK(f.cuda.calls["cuModuleLoadData"] == 0);  // since then
+  f.gpu->Free(*extent);
+}
+
 TEST_CASE("a driver that cannot load the kernel copies piece by piece", "[gpu][copy][batch]") {
   Fixture f;
   f.cuda.Fail("cuModuleLoadData", abi::kNotSupported);

@@ -4,65 +4,15 @@
 #include <thread>
 #include <vector>
 
-#include "gpu.verbena.h"
 #include "rpc/gpu/cuda_device.h"
 #include "tests/catch.h"
-#include "tests/gpu/machine/owner.h"
+#include "tests/gpu/machine/reader.h"
 #include "tests/gpu/machine/user_memory.h"
 #include "verbena/gpu.h"
 #include "verbena/verbena.h"
 
 namespace verbena::gpu_test {
 namespace {
-
-int Gpus() {
-  static const int gpus = [] {
-    REQUIRE(UseGpus().ok());
-    int count = 0;
-    (*gpu::LoadDriver())->cuDeviceGetCount(&count);
-    return count;
-  }();
-  return gpus;
-}
-
-::gpu_test::Wanted Of(const std::string& memory, uint64_t bytes, uint64_t offset = 0,
-                      uint32_t seed = 1) {
-  ::gpu_test::Wanted wanted;
-  wanted.set_memory(memory);
-  wanted.set_bytes(bytes);
-  wanted.set_offset(offset);
-  wanted.set_seed(seed);
-  return wanted;
-}
-
-// An owner, and tensors of it fetched and looked at.
-struct Reader {
-  explicit Reader(const std::string& environment = {}, const std::string& transport = "shm")
-      : owner(environment, transport) {
-    Gpus();
-  }
-  Parcel<::gpu_test::Given> Get(const ::gpu_test::Wanted& wanted) {
-    auto given = stub.Give(wanted, CallOptions().set_wait_for_ready(true)).Get();
-    INFO(given.status().ToString());
-    REQUIRE(given.ok());
-    return *std::move(given);
-  }
-  // Fetches to every GPU and to the host.
-  void See(const ::gpu_test::Wanted& wanted) {
-    INFO(wanted.DebugString());
-    auto given = Get(wanted);
-    for (int to = -1; to < Gpus(); ++to) {
-      const Device where = to < 0 ? Device::Host() : Device::Cuda(to);
-      auto tensor = given.Fetch(given->tensor(), where).Get();
-      INFO("to " << to << ": " << tensor.status().ToString());
-      REQUIRE(tensor.ok());
-      CHECK(FirstWrong(where, tensor->data(), tensor->bytes(), wanted.seed()) ==
-            (wanted.bytes() + 3) / 4);
-    }
-  }
-  Owner owner;
-  ::gpu_test::Owner::Stub stub{owner.channel()};
-};
 
 TEST_CASE("memory of each kind arrives whole on every GPU and on the host", "[machine]") {
   Reader reader;
@@ -212,60 +162,6 @@ TEST_CASE("an owner that is killed while it is read ends fetches, and the GPU go
   }
   Reader again;
   again.See(Of("malloc", 1 << 20));
-}
-
-TEST_CASE("a tensor is told of when the stream that writes it has got there", "[machine]") {
-  Reader reader;
-  reader.Get(Of("malloc", 4096));  // it is there
-  const size_t bytes = 8 << 20;
-  Buffer source = UserMemory::Make("malloc", 0, bytes), mine = UserMemory::Make("malloc", 0, bytes);
-  FillAt(source.device(), source.mutable_data(), bytes, 31);
-  FillAt(mine.device(), mine.mutable_data(), bytes, 7777);
-  for (int round = 0; round < 3; ++round) {
-    HeldStream stream(0);
-    stream.Hold();
-    stream.Copy(mine.mutable_data(), source.data(), bytes);
-    const Tensor tensor = *Tensor::Wrap(mine, kUInt8, Shape(static_cast<int64_t>(bytes)));
-    auto after = tensor.After(DeviceStream(stream.handle()));
-    REQUIRE(after.ok());
-    Parcel<::gpu_test::Taken> taken;
-    taken->set_gpu(Gpus() - 1);
-    taken->set_seed(31);
-    taken.Attach(*taken->mutable_tensor(), *after);
-    auto call = reader.stub.Take(taken);
-    std::this_thread::sleep_for(std::chrono::milliseconds(round * 10));
-    CHECK_FALSE(call.done());
-    stream.Release();
-    auto seen = std::move(call).Get();
-    INFO(seen.status().ToString());
-    REQUIRE(seen.ok());
-    CHECK(seen->right());
-    FillAt(mine.device(), mine.mutable_data(), bytes, 7777);
-  }
-}
-
-TEST_CASE("bytes arrive in the order of the stream that uses their place", "[machine]") {
-  Reader reader;
-  const size_t bytes = 8 << 20;
-  const int to = Gpus() - 1;
-  const Shape shape(static_cast<int64_t>(bytes));
-  auto given = reader.Get(Of("library", bytes, 0, 12));
-  Tensor into = *Tensor::Empty(kUInt8, shape, Device::Cuda(to));
-  Tensor before = *Tensor::Empty(kUInt8, shape, Device::Cuda(to));
-  Tensor after = *Tensor::Empty(kUInt8, shape, Device::Cuda(to));
-  FillAt(into.device(), into.mutable_data(), bytes, 500);
-  HeldStream stream(to);
-  stream.Hold();
-  stream.Copy(before.mutable_data(), into.data(), bytes);
-  auto fetch =
-      given.Fetch(given->tensor(), Placement::Into(into).InStream(DeviceStream(stream.handle())));
-  // It ends while the stream is held: it stands in it.
-  REQUIRE(std::move(fetch).Get().ok());
-  stream.Release();
-  stream.Copy(after.mutable_data(), into.data(), bytes);
-  stream.Synchronize();
-  CHECK(FirstWrong(before.device(), before.data(), bytes, 500) == bytes / 4);
-  CHECK(FirstWrong(after.device(), after.data(), bytes, 12) == bytes / 4);
 }
 
 TEST_CASE("the path of a fetch is what the GPUs are, and another is refused", "[machine]") {
