@@ -20,11 +20,11 @@ namespace verbena {
 // it sees. The driver (libcuda) is loaded by the first call. No context is made until a GPU is
 // used, and never on one that was not named. A GPU that is known already is no error. Once one is
 // used, the library's host memory is page-locked, so that copies to and from GPUs run at the full
-// rate. The first memory that is allocated on a GPU, or fetched to it, waits for what runs there,
-// as the driver loads a kernel of the library's then: not from a stream that waits for that very
-// memory. UNAVAILABLE: no driver, or no GPU here; NOT_FOUND: no GPU of that number (those before it
-// are known then); FAILED_PRECONDITION: a driver that cannot be used. Any thread but a reactor's;
-// may block for a second.
+// rate. The first allocation on a GPU, or fetch to it, waits for what runs there, as the driver
+// loads a kernel of the library's then: no stream may stand still until that is over. UNAVAILABLE:
+// no driver, or no GPU here; NOT_FOUND: no GPU of that number (those before it are known then);
+// FAILED_PRECONDITION: a driver that cannot be used. Any thread but a reactor's; may block for a
+// second.
 absl::Status UseGpus(absl::Span<const int> numbers = {});
 
 }  // namespace verbena
