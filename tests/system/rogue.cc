@@ -184,9 +184,12 @@ void WriteRandom(session::LinkImpl& link, std::mt19937& random) {
   }
 }
 
+// A peer that is awake closes a link within two or three, 1 ms apart.
+constexpr int kBatches = 200;
+
 // Does `act` in the seat of a proved link of this process, again and again, until the peer closes
-// it.
-bool ActUntilClosed(const std::string& address, const std::string& transport,
+// it; `batches` times at most.
+bool ActUntilClosed(const std::string& address, const std::string& transport, int batches,
                     absl::FunctionRef<void(session::LinkImpl&)> act_once) {
   reactor::Reactor& reactor = reactor::DefaultReactor();
   session::Engine& engine = session::EngineOf(reactor);
@@ -206,7 +209,7 @@ bool ActUntilClosed(const std::string& address, const std::string& transport,
     });
     REQUIRE(Within(absl::Seconds(10), [&] { return done.load(); }));
   };
-  for (int batch = 0; batch < 200 && !owner.down; ++batch) {
+  for (int batch = 0; batch < batches && !owner.down; ++batch) {
     in_seat([&] { act_once(session::LinkImpl::Of(*owner.link)); });
     absl::SleepFor(absl::Milliseconds(1));
   }
@@ -220,12 +223,12 @@ bool ActUntilClosed(const std::string& address, const std::string& transport,
 
 bool SendRandomRecords(const std::string& address, const std::string& transport, uint32_t seed) {
   std::mt19937 random(seed);
-  return ActUntilClosed(address, transport,
+  return ActUntilClosed(address, transport, kBatches * kSlowdown,
                         [&random](session::LinkImpl& link) { WriteRandom(link, random); });
 }
 
 bool FloodProved(const std::string& address) {
-  return ActUntilClosed(address, "shm", [](session::LinkImpl& link) {
+  return ActUntilClosed(address, "shm", kBatches, [](session::LinkImpl& link) {
     fabric::Fabric& fabric = link.fabric();
     const uint32_t granted = link.writer().credits().TakeGrant();
     // In the seat, so that this end neither hears of grants nor gives any: then the other end's run
