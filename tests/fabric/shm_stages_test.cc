@@ -140,6 +140,39 @@ TEST_CASE("the owner fills stages while the reader empties others", "[shm][devic
   CHECK(s.Arrived());
 }
 
+TEST_CASE("stages that are free go to small READs, then to whoever came first", "[shm][device]") {
+  Stages s;
+  s.from.LetCopies(0);
+  s.Read(1, 0, kBytes);
+  s.Read(2, 0, kBytes);
+  s.Read(3, 0, 4096);
+  REQUIRE(s.pair.Until([&] { return s.from.waiting() == 8; }));
+  s.pair.Settle();
+  s.from.LetCopies(-1);
+  CHECK(s.Wait(3) == Error::kOk);
+  CHECK_FALSE(s.Ended(1));
+  CHECK(s.Wait(1) == Error::kOk);
+  CHECK_FALSE(s.Ended(2));
+  CHECK(s.Wait(2) == Error::kOk);
+  CHECK(s.Arrived());
+}
+
+TEST_CASE("a large staged READ ends before others that go on coming after it", "[shm][device]") {
+  constexpr size_t kOthersBytes = 2 << 20;  // two of eight stages
+  constexpr uint32_t kOthersMax = 100;
+  Stages s;
+  s.Read(1, 0, kBytes);
+  uint32_t others = 0;
+  REQUIRE(s.pair.Until([&] {
+    if (!s.Ended(1) && others < kOthersMax) s.Read(10 + others++, 0, kOthersBytes);
+    return s.Ended(1);
+  }));
+  uint32_t ended = 0;
+  for (uint32_t i = 0; i < others; ++i) ended += s.Ended(10 + i) ? 1 : 0;
+  CHECK(ended <= 4);  // those that had the other stages when it had its last one
+  for (uint32_t i = 0; i < others; ++i) CHECK(s.Wait(10 + i) == Error::kOk);
+}
+
 TEST_CASE("a revocation waits for copies to stages, and the READ ends with it", "[shm][device]") {
   Stages s;
   s.from.LetCopies(0);

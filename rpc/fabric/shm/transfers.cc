@@ -97,7 +97,11 @@ bool Transfers::Copying(const Link& link, Lane lane) const {
 
 bool Transfers::Work(size_t budget, absl::FunctionRef<bool()> yield) {
   bool ended = BeginSome();
-  for (size_t i = staged_.size(); i-- > 0;) ended |= StepStaged(staged_[i]);
+  for (size_t i = 0; i < staged_.size();) {
+    const bool left_it = StepStaged(staged_[i]);  // then the next one is at its place
+    ended |= left_it;
+    i += left_it ? 0 : 1;
+  }
   for (size_t i = 0; i < by_process_.size() && budget > 0;) {
     Transfer& t = all_[by_process_[i]];
     if (!t.process.Step(budget, yield, t.error)) break;

@@ -24,8 +24,12 @@ void Transfers::BeginStaged(uint32_t index) {
   t.staged = true;
   t.imported = false;
   ++t.link->copies;
-  staged_.push_back(index);
-  AskStages(index);
+  // In the order in which they get stages that are free: those that one is enough for, then as they
+  // came. A large one that waited for later ones might wait for ever.
+  const auto larger = std::find_if(staged_.begin(), staged_.end(), [this](uint32_t other) {
+    return all_[other].bytes > kStageBytes;
+  });
+  staged_.insert(t.bytes <= kStageBytes ? larger : staged_.end(), index);
 }
 
 void Transfers::FreeStage(Link& link, uint32_t stage) { link.stages[stage].state = Stage::kFree; }
