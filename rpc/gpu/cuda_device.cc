@@ -140,6 +140,12 @@ Path CudaDevice::PathOf(const memory::CopyPiece& piece, Path mapped) const {
   return staged ? Path::kPinnedStaging : Path::kDeviceCopy;
 }
 
+bool CudaDevice::Wanders(const void* address) const {
+  const absl::StatusOr<PointerFacts> facts =
+      FactsOf(driver_, reinterpret_cast<abi::Address>(address));
+  return facts.ok() && facts->kind == MemoryKind::kManaged;
+}
+
 CudaDevice::Range CudaDevice::OwnRange(abi::Address address, bool write) const {
   absl::MutexLock lock(&mutex_);
   auto own = own_.upper_bound(address);

@@ -56,10 +56,10 @@ class CudaDevice final : public memory::Device, public memory::NicAccess {
   // that is being captured into a graph cannot be waited for.
   absl::StatusOr<memory::ReadinessRef> Record(memory::StreamOrder order) override;
   Path PathOf(const memory::CopyPiece& piece, Path mapped) const override;
+  bool Wanders(const void* address) const override;
 
   // Asked once, when it was made.
   memory::NicFacts nic_facts() const override { return nic_facts_; }
-  bool NicsMayHave(const memory::Extent& extent) const override;
   absl::Status FlushNicWrites() override;
 
   // ---- for this room

@@ -27,12 +27,6 @@ void CudaDevice::AskNicFacts() {
   nic_facts_.writable = !nic_facts_.flushes || can_flush;
 }
 
-bool CudaDevice::NicsMayHave(const memory::Extent& extent) const {
-  const absl::StatusOr<PointerFacts> facts =
-      FactsOf(driver_, reinterpret_cast<abi::Address>(extent.base));
-  return facts.ok() && facts->kind != MemoryKind::kManaged;
-}
-
 absl::Status CudaDevice::FlushNicWrites() {
   if (!nic_facts_.flushes) return absl::OkStatus();
   if (driver_.cuFlushGPUDirectRDMAWrites == nullptr) {

@@ -5,7 +5,6 @@
 #include "rpc/gpu/cuda_device.h"
 #include "rpc/gpu/pinned.h"
 #include "rpc/memory/helpers.h"
-#include "rpc/memory/nic_access.h"
 #include "rpc/memory/registrars.h"
 #include "verbena/gpu.h"
 
@@ -20,12 +19,6 @@ void PinHostMemory(gpu::CudaDevice& device) {
   if (std::exchange(pinned, true)) return;
   memory::PostToSetup(
       [&device] { memory::AddRegistrar(*new gpu::PinnedMemory(device), "cuda").IgnoreError(); });
-}
-
-bool IsManaged(const void* address) {
-  const absl::StatusOr<gpu::PointerFacts> facts =
-      gpu::FactsOf(**gpu::LoadDriver(), reinterpret_cast<gpu::abi::Address>(address));
-  return facts.ok() && facts->kind == gpu::MemoryKind::kManaged;
 }
 
 absl::Status UseGpu(const gpu::Driver& driver, int number) {
@@ -44,7 +37,6 @@ absl::Status UseGpus(absl::Span<const int> numbers) {
   absl::MutexLock lock(&mutex);
   const absl::StatusOr<const gpu::Driver*> driver = gpu::LoadDriver();
   if (!driver.ok()) return driver.status();
-  memory::TellWandering(IsManaged);
   std::vector<int> all(numbers.begin(), numbers.end());
   int count = 0;
   if (all.empty() && (*driver)->cuDeviceGetCount(&count) == gpu::abi::kSuccess) {

@@ -146,6 +146,13 @@ class Device {
     (void)order;
     return absl::UnimplementedError("memory of the host is not of a stream: wait for it first");
   }
+  // Whether what lies there wanders between the host and such devices (cudaMallocManaged), whatever
+  // it was wrapped as: a NIC would go on with the pages where it was. Any thread; a fraction of a
+  // microsecond.
+  virtual bool Wanders(const void* address) const {
+    (void)address;
+    return false;
+  }
 };
 
 // The devices of this process: host always; GPUs and the fake when they register themselves. Any
@@ -156,6 +163,8 @@ absl::StatusOr<Device*> FindDevice(::verbena::Device where);
 // "host", "cuda:0". Any thread.
 std::string NameOf(::verbena::Device where);
 void RegisterDevice(std::unique_ptr<Device> device);
+// As Device::Wanders, of any device of this process. Any thread.
+bool Wanders(const void* address);
 // Which device of this process imports what a peer exported from one of `kind`, `from_peer`, to be
 // copied to memory of `destination`: that itself where it is of the kind, since then it can take
 // part in the copy; else the same hardware, else any. Null: this process has none.

@@ -142,9 +142,12 @@ bool StillThere(const Region& region) {
                        [](const RegionRef& part) { return StillThere(*part); });
   }
   if (region.device().host_accessible() || region.kind() != RegionKind::kForeign) return true;
-  const absl::StatusOr<std::vector<Extent>> now = region.device().Describe(region.base(), 1);
-  return now.ok() && now->front().base == region.base() &&
-         now->front().buffer_id == region.buffer_id();
+  return StillThere(region.device(), {region.base(), region.bytes(), region.buffer_id()});
+}
+
+bool StillThere(Device& device, const Extent& extent) {
+  const absl::StatusOr<std::vector<Extent>> now = device.Describe(extent.base, 1);
+  return now.ok() && now->front().base == extent.base && now->front().buffer_id == extent.buffer_id;
 }
 
 }  // namespace verbena::memory

@@ -1,4 +1,5 @@
 // The devices of this process.
+#include <algorithm>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -59,6 +60,13 @@ void RegisterDevice(std::unique_ptr<Device> device) {
   VERBENA_CHECK(Find(all, device->where()) == nullptr, NameOf(device->where()),
                 " is registered already");
   all.others.push_back(std::move(device));
+}
+
+bool Wanders(const void* address) {
+  Devices& all = All();
+  absl::ReaderMutexLock lock(&all.mutex);
+  return std::any_of(all.others.begin(), all.others.end(),
+                     [address](const auto& device) { return device->Wanders(address); });
 }
 
 Device* ImporterFor(::verbena::Device::Kind kind, const Export& from_peer, Device& destination) {

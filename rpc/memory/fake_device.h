@@ -51,10 +51,10 @@ class FakeDevice final : public Device, public NicAccess {
   Path PathOf(const CopyPiece& piece, Path mapped) const override;
 
   NicFacts nic_facts() const override;
-  bool NicsMayHave(const Extent&) const override { return !wanders_.load(); }
   absl::Status FlushNicWrites() override;
-  // For tests: from now on its memory is such that wanders between it and the host. Any thread.
-  void LetWander(bool wanders) { wanders_.store(wanders); }
+  bool Wanders(const void* address) const override { return address == wanders_.load(); }
+  // For tests: what lies there wanders between it and the host. Any thread.
+  void LetWander(const void* address) { wanders_.store(address); }
   // For tests: what it says of itself to NICs; and how often it was flushed. Any thread.
   void SetNicFacts(const NicFacts& facts);
   int flushes() const { return flushes_.load(); }
@@ -115,7 +115,7 @@ class FakeDevice final : public Device, public NicAccess {
   std::atomic<int64_t> copies_{-1};
   std::atomic<int64_t> waiting_{0};
   std::atomic<int> flushes_{0};
-  std::atomic<bool> wanders_{false};
+  std::atomic<const void*> wanders_{nullptr};
   mutable absl::Mutex mutex_;
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
   NicFacts nic_facts_ ABSL_GUARDED_BY(mutex_) = {.pci = {}, .dma_buf = true};

@@ -29,12 +29,6 @@ class NicAccess {
  public:
   // Any thread; does not block.
   virtual NicFacts nic_facts() const = 0;
-  // Whether NICs may be given that allocation at all: not where it wanders, so that they would go
-  // on with the pages where it was. Any thread; a microsecond.
-  virtual bool NicsMayHave(const Extent& extent) const {
-    (void)extent;
-    return true;
-  }
   // What NICs have written to the memory, and completed, is seen by what begins from now on. Waits
   // for some microseconds: setup thread only.
   virtual absl::Status FlushNicWrites() = 0;
@@ -42,12 +36,6 @@ class NicAccess {
  protected:
   ~NicAccess() = default;
 };
-
-// Whether the host's memory at `address` is such that wanders (cudaMallocManaged): registered with
-// NICs for long, it would be where they do not look. False where nobody has said how that is told.
-// Any thread; a fraction of a microsecond.
-bool Wanders(const void* address);
-void TellWandering(bool (*wanders)(const void* address));
 
 // Null: NICs do not reach it. Not the owner. Any thread.
 inline NicAccess* NicAccessOf(Device& device) { return dynamic_cast<NicAccess*>(&device); }

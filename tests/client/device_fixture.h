@@ -49,6 +49,27 @@ struct UserTensor {
   Tensor tensor;
 };
 
+// A tensor of a user's memory, and whether the library has let go of that.
+struct WatchedTensor {
+  explicit WatchedTensor(int64_t count, int index = 0) : fake(Fake(index)), sent(Counting(count)) {
+    const size_t bytes = sent.size() * sizeof(float);
+    extent = *fake.Allocate(bytes);
+    fake.Write(extent.base, sent.data(), bytes);
+    tensor =
+        *Tensor::Wrap(Buffer::Wrap(
+                          extent.base, bytes, [this] { released = true; }, Device::Fake(index)),
+                      kFloat32, Shape(count));
+  }
+  ~WatchedTensor() { fake.Free(extent); }
+  // Once: nobody else has it then.
+  Tensor Take() { return std::exchange(tensor, Tensor()); }
+  FakeDevice& fake;
+  const std::vector<float> sent;
+  memory::Extent extent;
+  std::atomic<bool> released{false};
+  Tensor tensor;
+};
+
 // Replies with the tensor that it was given.
 struct Giver {
   explicit Giver(Tensor given, const ChannelOptions& options = {})

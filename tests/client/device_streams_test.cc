@@ -21,14 +21,16 @@ memory::FakeStream& NewStream() {
   return all->emplace_back();
 }
 
+ptrdiff_t CountDone(const std::vector<Call<Tensor>>& calls) {
+  return std::count_if(calls.begin(), calls.end(),
+                       [](const Call<Tensor>& call) { return call.done(); });
+}
+
 TEST_CASE("a cancelled call ends though its reader's stream stands still, and its memory is kept",
           "[client][device][order]") {
-  Fake(0), Fake(1);
-  const size_t bytes = 64 * sizeof(float);
-  const memory::Extent extent = *Fake(0).Allocate(bytes);
-  const std::vector<float> sent = Counting(64);
-  Fake(0).Write(extent.base, sent.data(), bytes);
-  std::atomic<bool> released{false}, fetched{false};
+  Fake(1);
+  WatchedTensor watched(64);
+  std::atomic<bool> fetched{false};
   memory::FakeStream& stream = NewStream();
   stream.Launch([] {});
   Tensor into = Blank(64);
@@ -47,9 +49,7 @@ TEST_CASE("a cancelled call ends though its reader's stream stands still, and it
     const absl::Cleanup finish = [&] { stream.Finish(); };
     auto call = [&] {
       Parcel<test::InferRequest> parcel;
-      Buffer buffer = Buffer::Wrap(
-          extent.base, bytes, [&] { released = true; }, Device::Fake(0));
-      parcel.Attach(*parcel->mutable_input(), *Tensor::Wrap(buffer, kFloat32, Shape(64)));
+      parcel.Attach(*parcel->mutable_input(), watched.Take());
       return stub.Infer(parcel);
     }();
     REQUIRE(Eventually([&] { return fetched.load(); }));
@@ -58,13 +58,12 @@ TEST_CASE("a cancelled call ends though its reader's stream stands still, and it
     REQUIRE_CODE(std::move(call).Get().status(), kCancelled);
     // The link and its other calls go on.
     REQUIRE_CODE(stub.Infer(InferParcel()).Get().status(), kOk);
-    CHECK_FALSE(released.load());
+    CHECK_FALSE(watched.released.load());
     CHECK(ValuesOf(Fake(1), into) == std::vector<float>(64));
     stream.Finish();
-    REQUIRE(Eventually([&] { return released.load(); }));
-    CHECK(ValuesOf(Fake(1), into) == sent);
+    REQUIRE(Eventually([&] { return watched.released.load(); }));
+    CHECK(ValuesOf(Fake(1), into) == watched.sent);
   }
-  Fake(0).Free(extent);
 }
 
 // Over shm: between devices, whose copies stand in their stream at once; by way of stages; and from
@@ -160,10 +159,7 @@ TEST_CASE("fetches for which a stream has no room come when others of it have en
     fetches.push_back(
         reply.Fetch(reply->output(), Placement::Into(into.back()).InStream(DeviceStream(&stream))));
   }
-  const auto done = [&] {
-    return std::count_if(fetches.begin(), fetches.end(),
-                         [](const Call<Tensor>& fetch) { return fetch.done(); });
-  };
+  const auto done = [&] { return CountDone(fetches); };
   REQUIRE(Eventually([&] { return done() >= 24; }));
   // Nobody else waits for them, and one of those is given up.
   auto other = reply.Fetch(reply->output(), Device::Fake(1));
@@ -203,10 +199,7 @@ TEST_CASE("a fetch of which a part stands in its stream, and for the rest is no 
   fetch(TensorSlice(0, 8), 8);
   REQUIRE(Eventually([&] { return fetches[0].done(); }));
   for (int i = 0; i < 20; ++i) fetch(TensorSlice(), 5000);
-  const auto done = [&] {
-    return std::count_if(fetches.begin(), fetches.end(),
-                         [](const Call<Tensor>& call) { return call.done(); });
-  };
+  const auto done = [&] { return CountDone(fetches); };
   // Fifteen or sixteen, with the other thirty-one READs; of the next ones some.
   REQUIRE(Eventually([&] { return done() >= 10; }));
   auto other = reply.Fetch(reply->output(), Device::Fake(1));

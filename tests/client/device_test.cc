@@ -445,20 +445,13 @@ TEST_CASE("a fetch whose stream's device fails before it is ready ends with what
 
 TEST_CASE("a server ends while a client's stream stands still, and what that reads stays allocated",
           "[client][device][order]") {
-  Fake(0), Fake(1);
-  const size_t bytes = 64 * sizeof(float);
-  const memory::Extent extent = *Fake(0).Allocate(bytes);
-  const std::vector<float> sent = Counting(64);
-  Fake(0).Write(extent.base, sent.data(), bytes);
-  std::atomic<bool> released{false};
+  Fake(1);
+  WatchedTensor watched(64);
   memory::FakeStream stream;
   stream.Launch([] {});
   Tensor into = Blank(64);
   {
-    Giver shm(*Tensor::Wrap(Buffer::Wrap(
-                                extent.base, bytes, [&] { released = true; }, Device::Fake(0)),
-                            kFloat32, Shape(64)),
-              ChannelOptions().set_require_transport("shm"));
+    Giver shm(watched.Take(), ChannelOptions().set_require_transport("shm"));
     auto reply = shm.Get();
     auto fetch =
         reply.Fetch(reply->output(), Placement::Into(into).InStream(DeviceStream(&stream)));
@@ -467,13 +460,12 @@ TEST_CASE("a server ends while a client's stream stands still, and what that rea
     shm.tensor = Tensor();
     shm.loop.server().Shutdown();
     // Its link has ended by force, and the reply's lease with it.
-    CHECK_FALSE(released.load());
+    CHECK_FALSE(watched.released.load());
     CHECK(ValuesOf(Fake(1), into) == std::vector<float>(64));
     stream.Finish();
-    REQUIRE(Eventually([&] { return released.load(); }));
+    REQUIRE(Eventually([&] { return watched.released.load(); }));
   }
-  CHECK(ValuesOf(Fake(1), into) == sent);
-  Fake(0).Free(extent);
+  CHECK(ValuesOf(Fake(1), into) == watched.sent);
 }
 
 TEST_CASE("over verbs, memory that the NIC does not reach goes by way of the host's",

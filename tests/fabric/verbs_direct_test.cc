@@ -335,10 +335,9 @@ TEST_CASE("memory that wanders is given to no NIC for long, and arrives all the 
   FakeDmaBuf::peermem = true;
   FakeDmaBuf::peermem_refusal = EFAULT;  // it is not even asked
   DirectRig d(Rungs()[1], 42);
-  for (memory::FakeDevice* fake : {&d.from, &d.to}) {
-    fake->SetNicFacts({});
-    fake->LetWander(true);
-  }
+  for (memory::FakeDevice* fake : {&d.from, &d.to}) fake->SetNicFacts({});
+  d.from.LetWander(d.source->base());
+  d.to.LetWander(d.target->base());
   d.ReadAll(d.Lease());
   REQUIRE(d.pair.Until([&] { return d.Done() == DeviceRig::kChunks; }));
   CHECK(d.Arrived());
@@ -346,13 +345,12 @@ TEST_CASE("memory that wanders is given to no NIC for long, and arrives all the 
   CHECK(FakeDmaBuf::asked + FakeDmaBuf::asked_by_address == 0);
   // The host's, which a user registers.
   static std::vector<std::byte> managed(1 << 16);
-  memory::TellWandering([](const void* address) { return address == managed.data(); });
+  d.to.LetWander(managed.data());
   Domain& domain = **Domain::Of(*TestPort().device, Revocation::kLeaseMr);
   const memory::Region region(memory::HostDevice(), {managed.data(), managed.size(), 1},
                               memory::RegionKind::kRegistered, -1, 0);
   CHECK(absl::IsUnimplemented(
       domain.Register(region, static_cast<uint8_t>(memory::Use::kReadInto)).status()));
-  memory::TellWandering(nullptr);
 }
 
 TEST_CASE("where no dma-buf is had, nvidia_peermem is asked, and said when it refuses too",

@@ -163,12 +163,13 @@ TEST_CASE("managed memory is a GPU's that goes to no process and no NIC, whereve
       CHECK(absl::IsFailedPrecondition(status));
       CHECK(std::string(status.message()).find("managed memory") != std::string::npos);
     }
-    CHECK_FALSE(gpu->NicsMayHave(extent));
+    CHECK(gpu->Wanders(extent.base));
     // Nobody knows whether it is a copy between GPUs.
     CHECK(gpu->PathOf({To(managed), To(user), 64}, Path::kNvlinkIpc) == Path::kDeviceCopy);
     CHECK(gpu->PathOf({To(user), To(managed), 64}, Path::kNvlinkIpc) == Path::kDeviceCopy);
   }
-  CHECK(gpu->NicsMayHave((*gpu->Describe(At(user), 1))[0]));
+  CHECK_FALSE(gpu->Wanders(At(user)));
+  CHECK_FALSE(gpu->Wanders(&cuda));
 }
 
 TEST_CASE("page-locked memory is the host's, and who takes it for a GPU's is told so", "[gpu]") {

@@ -79,6 +79,7 @@ struct Link {
   std::unique_ptr<ServedStages> served;
   std::array<AskedStage, kStages> stages;
   uint64_t stage_sequence = 0;
+  bool said_kept = false;          // that its peer's streams keep memory that was revoked
   std::vector<Unmapped> unmapped;  // what was found out so far
   std::vector<PendingLease> pending_leases;
   std::vector<Import> imports;

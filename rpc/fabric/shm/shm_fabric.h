@@ -162,8 +162,8 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   bool MayAnswer(const Ending& ending, int64_t now_ns) const;
   // Answers the revocations that can be. True: there were some.
   bool AdvanceRevocations();
-  // Answered, and still read. Logged once for a link that keeps memory so.
-  void Keep(const Ending& ending);
+  // Answered, and still read. Logged once for a link.
+  void Keep(Link& link, const Ending& ending);
   // Lets go of what was kept for streams of peers', and is read no more.
   void LookAtKept();
   // It waits until its region has been exported.

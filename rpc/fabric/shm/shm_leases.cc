@@ -190,16 +190,13 @@ bool ShmFabric::AdvanceRevocations() {
            if (link == nullptr || link->serial != ending.link_serial) return true;
            if (link->forced) link->held.push_back({ending.entry, ending.word, ending.region});
            if (!StillRead(ending)) return true;
-           Keep(ending);
+           Keep(*link, ending);
            return true;
          }) > 0;
 }
 
-void ShmFabric::Keep(const Ending& ending) {
-  const bool said = std::any_of(kept_.begin(), kept_.end(), [&ending](const Ending& kept) {
-    return kept.link == ending.link && kept.link_serial == ending.link_serial;
-  });
-  if (!said) {
+void ShmFabric::Keep(Link& link, const Ending& ending) {
+  if (!std::exchange(link.said_kept, true)) {
     VERBENA_LOG(kWarning,
                 "a stream of a peer's stands still before it has read a lease that was revoked; "
                 "its memory is kept until it has, and that of others that such streams read");

@@ -70,7 +70,8 @@ class Transfers {
   // Streams of one device that have an engine. More, and READs in the order of others have to wait
   // until those are idle, or for their stream; each is a stream of the library's on that GPU.
   static constexpr int kStreamsMax = 8;
-  // Copies from stages that wait in an engine. More, and READs of mapped memory would find no room.
+  // Copies from stages that wait in an engine; those come again. What is left is for READs of
+  // mapped memory, two of which begin at a time, with a copy for each run of pieces on one device.
   static constexpr uint32_t kStagedCopiesMax = limits::kCopiesInFlightMax - 16;
   enum class State : uint8_t { kFree, kQueued, kWaiting, kCopying };
   struct Transfer {

@@ -163,7 +163,7 @@ absl::StatusOr<ibv_mr*> RegisterDevice(ibv_pd* pd, memory::Device& device,
     return absl::FailedPreconditionError(
         "what a NIC writes there cannot be flushed, and is not seen in order");
   }
-  if (!nic->NicsMayHave(extent)) {
+  if (device.Wanders(extent.base)) {
     return absl::FailedPreconditionError("memory that wanders between the host and the device");
   }
   const Taken taken{&device, UnitsOf(data, bytes)};

@@ -7,7 +7,6 @@
 #include "rpc/fabric/verbs/calls.h"
 #include "rpc/fabric/verbs/copies.h"
 #include "rpc/fabric/verbs/device_memory.h"
-#include "rpc/memory/nic_access.h"
 #include "rpc/memory/registrars.h"
 
 namespace verbena::fabric::verbs {

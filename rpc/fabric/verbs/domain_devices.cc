@@ -138,10 +138,7 @@ void Domain::DropGone(memory::Device& device) {
     }
   }
   for (const memory::Extent& extent : known) {
-    const absl::StatusOr<std::vector<memory::Extent>> now = device.Describe(extent.base, 1);
-    const bool there =
-        now.ok() && now->front().base == extent.base && now->front().buffer_id == extent.buffer_id;
-    if (!there) DropStale(device, extent);
+    if (!memory::StillThere(device, extent)) DropStale(device, extent);
   }
 }
 

@@ -63,7 +63,8 @@ class Placement {
   // Into memory of a GPU that the work queued on `stream` uses: bytes arrive after what is queued
   // there when they come, and what is queued there once the fetch has ended sees them. Between GPUs
   // of one host it ends when the copy stands in the stream, whatever it has to wait for there;
-  // until it is over its owner's memory and its destination are held.
+  // until it is over its owner's memory and its destination are held. One that is cancelled, or out
+  // of time, when its copies stand there ends at once, and what they bring still arrives.
   Placement& InStream(DeviceStream stream) & {
     stream_ = stream.handle();
     return *this;
