@@ -17,6 +17,8 @@ namespace verbena::test_bounds {
 inline constexpr double kDeathMs = 100;
 // What one frame of a peer's may take of the reactor, which serves others as well.
 inline constexpr double kFrameMs = 10;
+// From the end of work on a device to the end of a call that did not wait for anything else.
+inline constexpr double kDeviceMs = 20;
 
 // `attempt` does it anew and says how many milliseconds it took. The best of them; further ones
 // only while none has met `bound_ms`.

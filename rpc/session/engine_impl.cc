@@ -158,11 +158,7 @@ bool EngineImpl::PollAwaiting(int64_t now_ns) {
   std::erase(awaiting_, nullptr);
   const bool any = awaiting_.size() != before;
   if (any) awaiting_since_ns_ = now_ns;
-  if (awaiting_.empty()) {
-    reactor_.Cancel(awaiting_timer_);
-  } else if (now_ns - awaiting_since_ns_ >= kAwaitSpinNs) {
-    reactor_.Arm(awaiting_timer_, now_ns + kAwaitLookNs);
-  }
+  if (awaiting_.empty()) reactor_.Cancel(awaiting_timer_);
   return any;
 }
 
@@ -295,7 +291,14 @@ bool EngineImpl::QueuedLater() const {
   return false;
 }
 
+int64_t EngineImpl::expects_until_ns() const {
+  if (awaiting_.empty()) return expects_until_ns_;
+  return std::max(expects_until_ns_, awaiting_since_ns_ + kAwaitSpinNs);
+}
+
 bool EngineImpl::Arm() {
+  // However soon it sleeps: no device wakes it.
+  if (!awaiting_.empty()) reactor_.Arm(awaiting_timer_, now_ns() + kAwaitLookNs);
   bool again = false;
   for (const auto& fabric : fabrics_) again |= fabric->Arm();
   return again || QueuedLater();

@@ -47,7 +47,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   void Disarm() override;
   int fd() const override { return fd_; }
   bool PeerOnThisCpu() const override;
-  int64_t expects_until_ns() const override { return expects_until_ns_; }
+  int64_t expects_until_ns() const override;
   bool Awaits() const override;
 
   // ---- fabric::EventSink

@@ -6,6 +6,7 @@
 #include "rpc/memory/fake_stream.h"
 #include "tests/client/device_fixture.h"
 #include "tests/client/fixture.h"
+#include "tests/time_bounds.h"
 #include "tests/transports.h"
 
 namespace verbena {
@@ -253,6 +254,36 @@ TEST_CASE("a request's tensor leaves when its producer has ended", "[client][dev
   CHECK(At(*reply->Fetch((*reply)->output()).Get(), 3) == 2 * produced.values[13]);
   // Once it is written, it leaves at once.
   REQUIRE_CODE(inference.stub.Infer(parcel).Get().status(), kOk);
+}
+
+// Of a call whose tensor's producer ends `late`, from then on. Nobody drives the reactor meanwhile.
+double MillisecondsToCall(Inference& inference, absl::Duration late) {
+  memory::FakeStream stream;
+  stream.Launch([] {});
+  Tensor tensor = *Tensor::Empty(kFloat32, Shape(4), Device::Fake(0));
+  Parcel<test::InferRequest> parcel;
+  parcel.Attach(*parcel->mutable_input(), *tensor.After(DeviceStream(&stream)));
+  auto call = inference.stub.Infer(parcel);
+  absl::SleepFor(late);
+  CHECK_FALSE(call.done());
+  const absl::Time end = absl::Now();
+  stream.Finish();
+  CHECK(Eventually([&] { return call.done(); }));
+  const absl::Duration took = absl::Now() - end;
+  REQUIRE_CODE(std::move(call).Get().status(), kOk);
+  return absl::ToDoubleMilliseconds(took);
+}
+
+TEST_CASE("a reactor that nobody drives sees the end of a producer", "[client][device][order]") {
+  Fake(0);
+  Inference inference;
+  REQUIRE_CODE(inference.stub.Infer(InferParcel()).Get().status(), kOk);  // makes the link
+  // Later than a reactor polls for messages, and later than it polls for devices.
+  for (const absl::Duration late : {absl::Microseconds(500), absl::Milliseconds(20)}) {
+    CHECK(test_bounds::BestMs("from a producer's end to its call's", test_bounds::kDeviceMs, [&] {
+            return MillisecondsToCall(inference, late);
+          }) <= test_bounds::kDeviceMs * kSlowdown);
+  }
 }
 
 TEST_CASE("a call that waits for a producer ends when it is late or cancelled",
