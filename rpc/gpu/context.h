@@ -36,12 +36,17 @@ class PrimaryContext {
   absl::Mutex mutex_;  // held while it is taken
 };
 
-// Makes a context current on this thread, and what was current again at the end.
+// Makes a context current on this thread, and what was current again at the end. Meanwhile a graph
+// that a thread of the user's captures, as frameworks do, allows this one any call: else one that
+// asks how far a stream is, or allocates, fails, and breaks the capture.
 class InContext {
  public:
   InContext(const Driver& driver, abi::Context context)
-      : driver_(driver), pushed_(driver.cuCtxPushCurrent_v2(context) == abi::kSuccess) {}
+      : driver_(driver), pushed_(driver.cuCtxPushCurrent_v2(context) == abi::kSuccess) {
+    exchanged_ = driver.cuThreadExchangeStreamCaptureMode(&capture_mode_) == abi::kSuccess;
+  }
   ~InContext() {
+    if (exchanged_) driver_.cuThreadExchangeStreamCaptureMode(&capture_mode_);
     abi::Context popped = nullptr;
     if (pushed_) driver_.cuCtxPopCurrent_v2(&popped);
   }
@@ -51,6 +56,17 @@ class InContext {
  private:
   const Driver& driver_;
   const bool pushed_;
+  int capture_mode_ = abi::kCaptureRelaxed;  // then what it was before
+  bool exchanged_ = false;
 };
+
+// Whether what is queued on a user's stream now is work: while that is captured into a graph, it
+// would become part of the graph, and run when that is launched, or never.
+inline abi::Result MayQueue(const Driver& driver, abi::Stream stream) {
+  int captures = abi::kCapturesNothing;
+  const abi::Result r = driver.cuStreamIsCapturing(stream, &captures);
+  const bool captured = r == abi::kSuccess && captures != abi::kCapturesNothing;
+  return captured ? abi::kStreamCaptureUnsupported : r;
+}
 
 }  // namespace verbena::gpu

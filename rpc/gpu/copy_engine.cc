@@ -30,7 +30,7 @@ CudaCopyEngine::~CudaCopyEngine() {
   if (context_ == nullptr) return;
   const Driver& driver = device_.driver();
   while (first_ != next_ && At(next_ - 1).by_event && !Ended(At(next_ - 1))) LookForFault();
-  while (!broken_ && !Reached(sequence_)) LookForFault();
+  while (!broken_ && (unwritten_ || !Reached(sequence_))) LookForFault();
   const InContext in(driver, context_);
   if (stream_ != nullptr) driver.cuStreamDestroy_v2(stream_);
   if (copied_ != nullptr) driver.cuEventDestroy_v2(copied_);
@@ -137,7 +137,8 @@ bool CudaCopyEngine::Poll(size_t budget_bytes, absl::FunctionRef<bool()> yield,
     done(tag, ok);
   }
   if (any) idle_polls_ = 0;
-  if (first_ != last_ && ++idle_polls_ >= kIdlePollsMax) LookForFault();
+  const bool ask = unwritten_ || ++idle_polls_ >= kIdlePollsMax;
+  if (first_ != last_ && ask) LookForFault();
   return first_ != last_;
 }
 
@@ -192,9 +193,9 @@ bool CudaCopyEngine::IsSmallAndAlone(const Queued& entry) const {
 bool CudaCopyEngine::Ended(Queued& entry) {
   if (broken_) return true;
   if (!entry.by_event) return entry.stages == 0 && Reached(entry.sequence);
+  const InContext in(device_.driver(), context_);
   if (IsOver(device_.driver().cuEventQuery(ended_))) return true;
   if (++queries_ == kQueriesMax) {
-    const InContext in(device_.driver(), context_);
     entry.by_event = false;
     Write(entry);
   }
@@ -203,6 +204,7 @@ bool CudaCopyEngine::Ended(Queued& entry) {
 
 bool CudaCopyEngine::IsOver(abi::Result result) {
   if (result == abi::kSuccess || result == abi::kNotReady) return result == abi::kSuccess;
+  if (IsOfCapture(result)) return false;  // it could not be asked
   VERBENA_LOG(kWarning, device_.Note(result, "copies").message());
   return broken_ = true;
 }
@@ -282,20 +284,19 @@ void CudaCopyEngine::EmptyStages(size_t& budget) {
 void CudaCopyEngine::Write(Queued& entry) {
   const abi::Result r =
       device_.driver().cuStreamWriteValue32_v2(stream_, word_address_, sequence_ + 1, 0);
-  if (r == abi::kSuccess) {
-    entry.sequence = ++sequence_;
-    return;
-  }
+  entry.sequence = sequence_ + 1;
+  unwritten_ = r != abi::kSuccess;
+  if (!unwritten_) ++sequence_;
+  // Else what was issued has to end all the same: the next word says so, or LookForFault.
   Check(entry, r, "a word after a copy");
-  broken_ = true;
 }
 
 void CudaCopyEngine::WaitFor(Queued& entry) {
   const Driver& driver = device_.driver();
   const auto theirs = static_cast<abi::Stream>(entry.order.stream);
   abi::Context context = context_;
-  abi::Result r = abi::kSuccess;
-  if (!IsDefault(theirs)) r = driver.cuStreamGetCtx(theirs, &context);
+  abi::Result r = MayQueue(driver, theirs);
+  if (r == abi::kSuccess && !IsDefault(theirs)) r = driver.cuStreamGetCtx(theirs, &context);
   if (r == abi::kSuccess) {
     const abi::Event event = EventOf(context);
     r = event == nullptr ? abi::kInvalidContext : driver.cuEventRecord(event, theirs);
@@ -338,7 +339,9 @@ void CudaCopyEngine::LookForFault() {
   idle_polls_ = 0;
   if (stream_ == nullptr || broken_) return;
   const InContext in(device_.driver(), context_);
-  IsOver(device_.driver().cuStreamQuery(stream_));
+  const bool over = IsOver(device_.driver().cuStreamQuery(stream_));
+  if (!over || broken_ || !std::exchange(unwritten_, false)) return;
+  std::atomic_ref<uint32_t>(*word_).store(++sequence_, std::memory_order_release);
 }
 
 }  // namespace verbena::gpu

@@ -96,8 +96,9 @@ class CudaCopyEngine final : public memory::CopyEngine {
   std::vector<std::pair<abi::Context, abi::Event>> events_;  // to record on users' streams
   uint32_t* word_ = nullptr;                                 // page-locked; the stream writes it
   abi::Address word_address_ = 0;
-  uint32_t sequence_ = 0;  // the last that was given
-  bool broken_ = false;    // the stream will write nothing any more
+  uint32_t sequence_ = 0;   // the last that was given
+  bool unwritten_ = false;  // the driver refused the word after what was issued last
+  bool broken_ = false;     // the stream will write nothing any more
 
   std::array<Queued, limits::kCopiesInFlightMax> ring_;
   uint64_t first_ = 0, last_ = 0;  // [first_, last_) of the ring are queued

@@ -194,6 +194,9 @@ absl::StatusOr<memory::ReadinessRef> CudaDevice::Record(memory::StreamOrder orde
     if (r != abi::kSuccess) return Note(r, "finding a stream's context");
   }
   const InContext in(driver_, of_stream);
+  if (const abi::Result r = MayQueue(driver_, stream); r != abi::kSuccess) {
+    return Note(r, "ordering after a stream");
+  }
   absl::StatusOr<ReadyWord> word = words_->Take();
   if (!word.ok()) return word.status();
   const abi::Result r = driver_.cuStreamWriteValue32_v2(stream, word->address, 1, 0);

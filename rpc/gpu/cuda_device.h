@@ -52,8 +52,8 @@ class CudaDevice final : public memory::Device, public memory::NicAccess {
   absl::StatusOr<memory::Extent> Allocate(size_t bytes) override;
   void Free(const memory::Extent& extent) override;
   std::unique_ptr<memory::CopyEngine> MakeCopyEngine() override;
-  // The stream writes a word of page-locked memory when it gets there. Errors as StatusOf; a stream
-  // that is being captured into a graph cannot be waited for.
+  // The stream writes a word of page-locked memory when it gets there. Errors as StatusOf.
+  // FAILED_PRECONDITION: the stream is being captured into a graph, and nothing is queued there.
   absl::StatusOr<memory::ReadinessRef> Record(memory::StreamOrder order) override;
   Path PathOf(const memory::CopyPiece& piece, Path mapped) const override;
   bool Wanders(const void* address) const override;

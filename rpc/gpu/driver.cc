@@ -21,6 +21,7 @@ absl::StatusCode CodeOf(abi::Result result) {
     case abi::kContained:
       return absl::StatusCode::kDataLoss;
     default:
+      if (IsOfCapture(result)) return absl::StatusCode::kFailedPrecondition;
       return IsSticky(result) ? absl::StatusCode::kAborted : absl::StatusCode::kInternal;
   }
 }
@@ -92,6 +93,10 @@ absl::Status StatusOf(const Driver& driver, abi::Result result, absl::string_vie
                       absl::StrCat(what, ": ", name == nullptr ? "error " : name,
                                    name == nullptr ? absl::StrCat(result) : "",
                                    text == nullptr ? "" : ", ", text == nullptr ? "" : text));
+}
+
+bool IsOfCapture(abi::Result result) {
+  return result >= abi::kStreamCaptureUnsupported && result <= abi::kStreamCaptureWrongThread;
 }
 
 bool IsSticky(abi::Result result) {

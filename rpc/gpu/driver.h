@@ -31,6 +31,7 @@ absl::StatusOr<Driver> LoadDriverFrom(const char* file);
 // What the driver's answer means, as "WHAT: NAME, its text". OK for success.
 //   RESOURCE_EXHAUSTED   the GPU (or the host) has no memory left
 //   PERMISSION_DENIED    the system forbids it: IPC is off here
+//   FAILED_PRECONDITION  a stream is being captured into a graph
 //   UNIMPLEMENTED        this GPU, or this pair of GPUs, cannot do it
 //   DATA_LOSS            the GPU found an error that it cannot correct (ECC, NVLink): what this
 //                        context holds is lost; restart the process
@@ -38,6 +39,10 @@ absl::StatusOr<Driver> LoadDriverFrom(const char* file);
 //                        call in it succeeds any more; restart the process
 //   INTERNAL             anything else
 absl::Status StatusOf(const Driver& driver, abi::Result result, absl::string_view what);
+
+// Whether it was refused for a graph that is being captured: nothing is said of the work that was
+// asked about.
+bool IsOfCapture(abi::Result result);
 
 // Whether the error stays: each later call in the context fails with it.
 bool IsSticky(abi::Result result);

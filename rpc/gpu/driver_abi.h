@@ -40,6 +40,8 @@ inline constexpr Result kHardwareStackError = 714;
 inline constexpr Result kLaunchFailed = 719;
 inline constexpr Result kNotPermitted = 800;
 inline constexpr Result kNotSupported = 801;
+inline constexpr Result kStreamCaptureUnsupported = 900;
+inline constexpr Result kStreamCaptureWrongThread = 908;
 inline constexpr Result kUnknown = 999;
 
 // CUpointer_attribute
@@ -115,6 +117,8 @@ inline constexpr int kOrderedForOwner = 100;
 inline constexpr int kFlushCurrentContext = 0;
 inline constexpr int kFlushToAllDevices = 200;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
+inline constexpr int kCaptureRelaxed = 2;  // CUstreamCaptureMode
+inline constexpr int kCapturesNothing = 0;  // CUstreamCaptureStatus
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostRegisterPortable = 1;
@@ -172,6 +176,8 @@ inline constexpr unsigned kHostAllocPortable = 1;
   X(cuStreamDestroy_v2, (abi::Stream stream))                                                 \
   X(cuStreamQuery, (abi::Stream stream))                                                      \
   X(cuStreamGetCtx, (abi::Stream stream, abi::Context * context))                             \
+  X(cuStreamIsCapturing, (abi::Stream stream, int* captures))                                 \
+  X(cuThreadExchangeStreamCaptureMode, (int* mode))                                           \
   X(cuStreamWaitEvent, (abi::Stream stream, abi::Event event, unsigned flags))                \
   X(cuStreamWriteValue32_v2,                                                                  \
     (abi::Stream stream, abi::Address address, uint32_t value, unsigned flags))               \

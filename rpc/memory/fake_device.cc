@@ -58,8 +58,10 @@ class FakeCopyEngine final : public CopyEngine {
     Queued& queued = queued_.emplace_back();
     queued.tag = tag;
     queued.pieces.assign(pieces.begin(), pieces.end());
-    if (order.stream == nullptr) return true;
-    queued.stream = static_cast<FakeStream*>(order.stream);
+    auto* const stream = static_cast<FakeStream*>(order.stream);
+    queued.refused = stream != nullptr && stream->captured();
+    if (stream == nullptr || queued.refused) return true;
+    queued.stream = stream;
     queued.begin = queued.stream->Record();
     queued.end = std::make_shared<std::atomic<bool>>(false);
     queued.stream->WaitFor(queued.end);
@@ -73,9 +75,10 @@ class FakeCopyEngine final : public CopyEngine {
       if (!broken && front.begin != nullptr && !front.begin->load(std::memory_order_acquire)) break;
       if (!broken && !device_.TakeCopy()) break;
       // What was freed since it was queued is a fault too.
+      const bool fails = broken || front.refused;
       for (CopyPiece& piece : front.pieces) {
-        piece.to = broken ? nullptr : AliasOf(piece.to, piece.bytes);
-        piece.from = broken ? nullptr : AliasOf(piece.from, piece.bytes);
+        piece.to = fails ? nullptr : AliasOf(piece.to, piece.bytes);
+        piece.from = fails ? nullptr : AliasOf(piece.from, piece.bytes);
       }
       host_.Copy(front.tag, front.pieces, {});
       streams_.push_back({front.stream, front.end});
@@ -104,6 +107,7 @@ class FakeCopyEngine final : public CopyEngine {
     uint64_t tag = 0;
     absl::InlinedVector<CopyPiece, 4> pieces;
     FakeStream* stream = nullptr;
+    bool refused = false;
     FakeStream::Flag begin, end;
   };
   struct Begun {
@@ -316,6 +320,9 @@ std::unique_ptr<CopyEngine> FakeDevice::MakeCopyEngine() {
 
 absl::StatusOr<ReadinessRef> FakeDevice::Record(StreamOrder order) {
   if (absl::Status s = health(); !s.ok()) return s;
+  if (static_cast<FakeStream*>(order.stream)->captured()) {
+    return absl::FailedPreconditionError("fake device: the stream is being captured");
+  }
   return std::make_shared<FlagReadiness>(*this, static_cast<FakeStream*>(order.stream)->Record());
 }
 

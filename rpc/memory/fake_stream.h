@@ -23,6 +23,9 @@ class FakeStream {
   void Launch(std::function<void()> work);
   // Lets so many more of them end, in their turn.
   void Finish(int count = 1);
+  // While a graph is captured from it, the device queues nothing there, and says so.
+  void Capture(bool on) { captured_.store(on); }
+  bool captured() const { return captured_.load(); }
   // Of those that were launched.
   size_t pending();
 
@@ -41,6 +44,7 @@ class FakeStream {
   };
   void AdvanceLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  std::atomic<bool> captured_{false};
   absl::Mutex mutex_;
   std::deque<Entry> queue_ ABSL_GUARDED_BY(mutex_);
   int may_finish_ ABSL_GUARDED_BY(mutex_) = 0;

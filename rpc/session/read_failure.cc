@@ -32,8 +32,18 @@ absl::Status DestinationFault(const Transfer& transfer) {
   return absl::OkStatus();
 }
 
+// Whether work can be queued on its stream: not while that is captured into a graph.
+absl::Status StreamFault(const Transfer& transfer) {
+  for (const fabric::LocalPiece& piece : transfer.fetch->pieces) {
+    if (piece.device->host_accessible() || piece.order.stream == nullptr) continue;
+    return piece.device->Record(piece.order).status();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Fault(const Transfer& transfer) {
   absl::Status here = DestinationFault(transfer);
+  if (here.ok()) here = StreamFault(transfer);
   if (!here.ok()) return here;
   const ::verbena::Device where = WhereOf(*transfer.entry);
   if (where == ::verbena::Device::Host()) return StatusOf(Error::kFault);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "rpc/memory/fake_stream.h"
 #include "tests/client/device_fixture.h"
 #include "tests/client/fixture.h"
@@ -252,6 +253,29 @@ TEST_CASE("what is fetched in several parts, or with more to do, ends when it is
   parts.Cancel();
   REQUIRE(Eventually([&] { return parts.done(); }));
   REQUIRE_CODE(std::move(parts).Get().status(), kCancelled);
+}
+
+TEST_CASE("a fetch in the order of a stream that is being captured says so, and the next one comes",
+          "[client][device][order]") {
+  Fake(0), Fake(1);
+  UserTensor user(Shape(64));
+  memory::FakeStream stream;
+  for (const std::string transport : {"shm", "tcp"}) {
+    INFO(transport);
+    Giver giver(user.tensor, ChannelOptions().set_require_transport(transport));
+    auto reply = giver.Get();
+    Tensor into = Blank(64);
+    const auto fetch = [&] {
+      return reply.Fetch(reply->output(), Placement::Into(into).InStream(DeviceStream(&stream)));
+    };
+    stream.Capture(true);
+    const absl::Status status = fetch().Get().status();
+    CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
+    CHECK(absl::StrContains(status.message(), "is being captured"));
+    stream.Capture(false);
+    REQUIRE_CODE(fetch().Get().status(), kOk);
+    CHECK(Eventually([&] { return ValuesOf(Fake(1), into) == Counting(64); }));
+  }
 }
 
 }  // namespace

@@ -277,6 +277,25 @@ TEST_CASE("a fault of the GPU ends every copy, is said, and hangs nobody", "[gpu
   CHECK(f.ended.at(3) == false);
 }
 
+TEST_CASE("a copy whose word the driver refuses ends when it has been made, and later ones go on",
+          "[gpu][copy]") {
+  Fixture f;
+  const bool more = GENERATE(false, true);
+  const size_t bytes = 1 << 20;
+  const abi::Address a = f.cuda.Malloc(0, bytes), b = f.cuda.Malloc(0, bytes);
+  f.cuda.Fail("cuStreamWriteValue32_v2", abi::kOutOfMemory);
+  REQUIRE(f.Copy(1, At(a), At(b), bytes));
+  if (more) REQUIRE(f.Copy(2, At(a), At(b), bytes));
+  for (int i = 0; i < 10000; ++i) REQUIRE(f.Poll());
+  CHECK(f.ended.empty());
+  f.Finish();
+  CHECK(f.ended.at(1) == false);
+  if (!more) REQUIRE(f.Copy(2, At(a), At(b), bytes));
+  f.Finish();
+  CHECK(f.ended == std::map<uint64_t, bool>{{1, false}, {2, true}});
+  CHECK(f.gpu->health().ok());
+}
+
 TEST_CASE("a full GPU queue refuses and takes more after a poll", "[gpu][copy]") {
   Fixture f;
   const abi::Address a = f.cuda.Malloc(0, 64), b = f.cuda.Malloc(0, 64);

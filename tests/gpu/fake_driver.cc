@@ -2,7 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 
 #include "rpc/base/check.h"
@@ -13,6 +15,7 @@ namespace fake {
 
 FakeDriver* the = nullptr;
 thread_local std::vector<abi::Context> current;
+thread_local int capture_mode = 0;
 
 }  // namespace fake
 
@@ -39,6 +42,17 @@ FakeDriver& FakeDriver::Get() { return *the; }
 
 bool FakeDriver::Refuses(const char* function, Result& result) {
   ++calls[function];
+  static constexpr const char* kUnsafe[] = {
+      "cuEventQuery", "cuStreamQuery",         "cuMemHostAlloc",       "cuMemCreate",
+      "cuMemMap",     "cuIpcOpenMemHandle_v2", "cuMemHostRegister_v2", "cuModuleLoadData"};
+  const bool unsafe =
+      std::any_of(std::begin(kUnsafe), std::end(kUnsafe),
+                  [function](const char* one) { return std::strcmp(one, function) == 0; });
+  if (captured_ != nullptr && unsafe && fake::capture_mode != abi::kCaptureRelaxed) {
+    capture_broken_ = true;
+    result = abi::kStreamCaptureUnsupported;
+    return true;
+  }
   const auto it = failures_.find(function);
   if (it == failures_.end()) return false;
   result = it->second.first;

@@ -37,6 +37,11 @@ class FakeDriver {
   // Work of the user's on a stream: runs in its turn, in Run, once it is released.
   void Launch(abi::Stream stream, std::function<void()> kernel = nullptr, bool held = false);
   void ReleaseKernels();
+  // A thread of the user's captures the stream into a graph, as frameworks do. What threads then
+  // call that might be unsafe fails and breaks it, but for those that exchanged their mode. At the
+  // end, whether the graph is whole, and nothing of others is in it.
+  void BeginCapture(abi::Stream stream);
+  bool EndCapture();
 
   // Does what can be done on all streams, at most `operations`; returns how many were done.
   size_t Run(size_t operations = SIZE_MAX);
@@ -89,6 +94,8 @@ class FakeDriver {
   };
 
   bool Refuses(const char* function, abi::Result& result);
+  // Whether it becomes part of the graph: then that is no good any more.
+  bool Captures(abi::Stream stream);
   // Whether the thread's context is there, and the GPU's where `gpu` is one.
   bool InContext(int gpu = -1);
   Memory* Find(abi::Address address, abi::Address* base = nullptr);
@@ -103,6 +110,8 @@ class FakeDriver {
   uint64_t next_id_ = 100;
   abi::Handle next_handle_ = 1;
   uint64_t kernels_released_ = 0;
+  abi::Stream captured_ = nullptr;
+  bool capture_broken_ = false;
 
  private:
   Driver table_;

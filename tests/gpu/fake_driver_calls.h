@@ -23,6 +23,7 @@ constexpr size_t kUnitBytes = 2 << 20;
 extern FakeDriver* the;
 // Contexts of this thread.
 extern thread_local std::vector<abi::Context> current;
+extern thread_local int capture_mode;
 
 inline abi::Context ContextOf(int gpu) {
   return reinterpret_cast<abi::Context>(static_cast<uintptr_t>(gpu + 1));

@@ -29,13 +29,24 @@ Result StreamGetCtx(abi::Stream stream, abi::Context* context) {
   *context = ContextOf(Of(stream).gpu);
   return abi::kSuccess;
 }
+Result StreamIsCapturing(abi::Stream stream, int* captures) {
+  FAKE_CALL(cuStreamIsCapturing)
+  *captures = stream == the->captured_ ? 1 : 0;
+  return abi::kSuccess;
+}
+Result ThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, capture_mode);
+  return abi::kSuccess;
+}
 Result StreamWaitEvent(abi::Stream stream, abi::Event event, unsigned) {
   FAKE_CALL(cuStreamWaitEvent)
+  if (the->Captures(stream)) return abi::kSuccess;
   Of(stream).queue.push_back({nullptr, &Of(event).reached, Of(event).recorded});
   return abi::kSuccess;
 }
 Result StreamWriteValue32(abi::Stream stream, Address address, uint32_t value, unsigned flags) {
   FAKE_CALL(cuStreamWriteValue32_v2)
+  if (the->Captures(stream)) return abi::kSuccess;
   VERBENA_CHECK(flags == 0, "a write without its barrier");
   std::byte* const to = the->Alias(address, sizeof value);
   Of(stream).queue.push_back({[to, value] { std::memcpy(to, &value, sizeof value); }});
@@ -49,6 +60,7 @@ Result EventCreate(abi::Event* event, unsigned flags) {
 }
 Result EventRecord(abi::Event event, abi::Stream stream) {
   FAKE_CALL(cuEventRecord)
+  if (the->Captures(stream)) return abi::kSuccess;
   FakeDriver::EventState& state = Of(event);
   const uint64_t number = ++state.recorded;
   Of(stream).queue.push_back({[&state, number] { state.reached = number; }});
@@ -111,6 +123,8 @@ void AddStreams(Driver& d) {
   d.cuStreamDestroy_v2 = StreamDestroy;
   d.cuStreamQuery = StreamQuery;
   d.cuStreamGetCtx = StreamGetCtx;
+  d.cuStreamIsCapturing = StreamIsCapturing;
+  d.cuThreadExchangeStreamCaptureMode = ThreadExchangeStreamCaptureMode;
   d.cuStreamWaitEvent = StreamWaitEvent;
   d.cuStreamWriteValue32_v2 = StreamWriteValue32;
   d.cuEventCreate = EventCreate;
@@ -144,6 +158,22 @@ void FakeDriver::Launch(abi::Stream stream, std::function<void()> kernel, bool h
 }
 
 void FakeDriver::ReleaseKernels() { ++kernels_released_; }
+
+void FakeDriver::BeginCapture(abi::Stream stream) {
+  captured_ = stream;
+  capture_broken_ = false;
+}
+
+bool FakeDriver::EndCapture() {
+  captured_ = nullptr;
+  return !capture_broken_;
+}
+
+bool FakeDriver::Captures(abi::Stream stream) {
+  if (captured_ == nullptr || stream != captured_) return false;
+  capture_broken_ = true;
+  return true;
+}
 
 size_t FakeDriver::Run(size_t operations) {
   size_t done = 0;
