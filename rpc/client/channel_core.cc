@@ -170,17 +170,19 @@ void ChannelCore::OnLinkUp(session::Link& link) {
   StartWaiting();
 }
 
-void ChannelCore::OnLinkDown(session::Link* link, const absl::Status& cause) {
-  if (link != link_) {
-    --old_links_;
-    MaybeEnd();
-    return;
-  }
+void ChannelCore::OnLinkDown(session::Link*, const absl::Status&) {
+  --old_links_;
+  MaybeEnd();
+}
+
+// Copies from it may stand in streams for as long as those like: nobody waits for OnLinkDown.
+void ChannelCore::OnLinkClosing(session::Link& link, const absl::Status& cause) {
+  if (&link != link_) return;
   link_ = nullptr;
+  ++old_links_;
   // Whatever the cause, what it means for the next calls is this.
   EnterBackoff(absl::UnavailableError(
       absl::StrCat("the link to ", target_, " went down: ", cause.message())));
-  MaybeEnd();
 }
 
 void ChannelCore::OnGoAway(session::Link& link) {

@@ -55,6 +55,7 @@ class ChannelCore final : public session::LinkOwner {
   void RemoveReadyWaiter(ReadyWaiter* waiter);
 
   void OnLinkUp(session::Link& link) override;
+  void OnLinkClosing(session::Link& link, const absl::Status& cause) override;
   void OnLinkDown(session::Link* link, const absl::Status& cause) override;
   void OnGoAway(session::Link& link) override;
 

@@ -131,6 +131,9 @@ class EventSink {
   // the memory, whether or not it has answered a revocation. Its path is said first.
   virtual void OnReadOrdered(ReadSlot slot) { (void)slot; }
   virtual void OnLaneDown(LinkId link, Lane lane, Error cause) = 0;
+  // At most once, before OnLinkDown, where the fabric found the cause: that may have to wait for
+  // copies that stand in streams, and until then nothing comes or goes any more.
+  virtual void OnLinkEnding(LinkId link, const absl::Status& cause) { (void)link, (void)cause; }
   virtual void OnLinkDown(LinkId link, const absl::Status& cause) = 0;
 
  protected:

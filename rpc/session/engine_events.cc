@@ -65,6 +65,11 @@ void EngineImpl::OnLaneDown(LinkId id, Lane lane, Error cause) {
   if (link != nullptr) link->lanes().OnFabricLaneDown(lane, cause);
 }
 
+void EngineImpl::OnLinkEnding(LinkId id, const absl::Status& cause) {
+  LinkImpl* const link = Find(id);
+  if (link != nullptr) link->OnLinkEnding(cause);
+}
+
 void EngineImpl::OnLinkDown(LinkId id, const absl::Status& cause) {
   LinkImpl* const link = Find(id);
   if (link != nullptr) link->OnLinkDown(cause);

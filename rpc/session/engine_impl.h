@@ -59,6 +59,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   void OnReadPath(ReadSlot slot, Path path) override;
   void OnReadOrdered(ReadSlot slot) override;
   void OnLaneDown(LinkId link, Lane lane, Error cause) override;
+  void OnLinkEnding(LinkId link, const absl::Status& cause) override;
   void OnLinkDown(LinkId link, const absl::Status& cause) override;
 
   // ---- links and their parts

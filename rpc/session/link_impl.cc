@@ -261,9 +261,24 @@ void LinkImpl::BeginClose(const absl::Status& why) {
 
 void LinkImpl::RunClose() {
   const absl::Status why = DownStatus();
+  // First: who hears of the end of a call may begin another.
+  if (owner_ != nullptr && proved_up_ && !std::exchange(told_closing_, true)) {
+    owner_->OnLinkClosing(*this, cause_);
+  }
   client_.FailAll(why);
   server_.CancelAll(why);
   transfers_.FailAll(why);
+  transfers_.TellStopped();
+}
+
+void LinkImpl::SayCause(const absl::Status& cause) const {
+  if (absl::IsUnavailable(cause) || absl::IsCancelled(cause)) return;  // that it went is no news
+  VERBENA_LOG(kWarning, "link to ", info_.peer, " closed: ", cause.message());
+}
+
+void LinkImpl::OnLinkEnding(const absl::Status& cause) {
+  if (up()) SayCause(cause);
+  BeginClose(cause);
 }
 
 void LinkImpl::OnLinkDown(const absl::Status& cause) {
@@ -272,10 +287,7 @@ void LinkImpl::OnLinkDown(const absl::Status& cause) {
   state_ = State::kDown;
   if (by_peer) {
     cause_ = cause;
-    // A fabric's own finding that the peer broke the rules; that it went is no news.
-    if (!absl::IsUnavailable(cause) && !absl::IsCancelled(cause)) {
-      VERBENA_LOG(kWarning, "link to ", info_.peer, " closed: ", cause.message());
-    }
+    SayCause(cause);
     writer_.Close(false);
     control_.Clear();
   }

@@ -76,6 +76,7 @@ class LinkImpl final : public Link {
   // ---- events
   void OnFrame(absl::Span<const std::byte> frame);
   void OnSendable();
+  void OnLinkEnding(const absl::Status& cause);
   void OnLinkDown(const absl::Status& cause);
   void OnProved();
   // Leases ended: their bytes may be announced again.
@@ -131,6 +132,8 @@ class LinkImpl final : public Link {
   absl::Status OnLeaseKeys(absl::Span<const std::byte> record);
   LeaseNames::Place FindName(uint64_t lease);
   void OnGoAway();
+  // A fabric's own finding that the peer broke the rules is said in the log.
+  void SayCause(const absl::Status& cause) const;
   void SendBare(wire::RecordType type);
 
   struct LinkTimer : reactor::Timer {
@@ -151,6 +154,7 @@ class LinkImpl final : public Link {
   Proved proved_;
   State state_ = State::kProving;
   bool proved_up_ = false;
+  bool told_closing_ = false;
   bool peer_drains_ = false;  // GOAWAY came
   bool draining_ = false;     // GOAWAY went
   bool drain_acknowledged_ = false;

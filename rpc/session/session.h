@@ -193,6 +193,9 @@ class RequestSink {
 class LinkOwner {
  public:
   virtual void OnLinkUp(Link& link) = 0;
+  // It carries nothing any more, and start no new call here; OnLinkDown follows, late where copies
+  // from it stand in streams. At most once.
+  virtual void OnLinkClosing(Link& link, const absl::Status& cause) { (void)link, (void)cause; }
   // All of the link's calls have had OnReply(UNAVAILABLE). The link is gone when this returns.
   virtual void OnLinkDown(Link* link, const absl::Status& cause) = 0;
   // The server drains: start no new call here.

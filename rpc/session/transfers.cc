@@ -503,6 +503,16 @@ void Transfers::FailAll(const absl::Status& why) {
   for (Transfer* transfer : all) Stop(*transfer, why);
 }
 
+void Transfers::TellStopped() {
+  const auto next = [this] {
+    return posted_.Find([](const Transfer& transfer) {
+      return transfer.stopping && !transfer.told && transfer.posted != 0 &&
+             transfer.ordered == transfer.posted;
+    });
+  };
+  for (Transfer* transfer = next(); transfer != nullptr; transfer = next()) MaybeTell(*transfer);
+}
+
 void Transfers::OnLinkDown() {
   std::vector<ReadSlot> mine;
   ReadTable& reads = link_.engine_impl().reads();
@@ -522,11 +532,11 @@ void Transfers::Expire(int64_t now_ns) {
     list->ForEach([&](Transfer& transfer) { all.push_back(&transfer); });
   }
   for (Transfer* transfer : all) ExpireOne(*transfer, now_ns);
+  TellStopped();
   Pump();
 }
 
 void Transfers::ExpireOne(Transfer& transfer, int64_t now_ns) {
-  if (transfer.stopping) MaybeTell(transfer);
   if (transfer.told) return;  // its stream may take its time
   const int64_t deadline_ns = transfer.fetch->deadline_ns;
   const bool starves = Starves(transfer);

@@ -97,6 +97,9 @@ class Transfers final : public ReadyWaiter {
   bool PollReady(bool ask) override;
   // No new READ can succeed: all stop with `why`.
   void FailAll(const absl::Status& why);
+  // Tells of those that have stopped, and of which what was posted stands in a stream. Runs code of
+  // users, which may stop others.
+  void TellStopped();
   bool idle() const { return live_ == 0; }
 
  private:

@@ -33,6 +33,12 @@ void Recorder::OnLaneDown(LinkId link, Lane lane, Error) {
   reads_after_lane_down = reads.size();
 }
 
+void Recorder::OnLinkEnding(LinkId link, const absl::Status& cause) {
+  CheckAlive(link);
+  CHECK(ending[link].size() <= down[link].size());  // numbers are used again
+  ending[link].push_back(cause);
+}
+
 void Recorder::OnLinkDown(LinkId link, const absl::Status& cause) {
   CheckAlive(link);
   down[link].push_back(cause);

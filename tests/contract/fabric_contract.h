@@ -32,6 +32,7 @@ class Recorder final : public fabric::EventSink {
   void OnReadPath(ReadSlot slot, Path path) override { paths[slot.word()] = path; }
   void OnReadOrdered(ReadSlot slot) override { ++ordered[slot.word()]; }
   void OnLaneDown(LinkId link, Lane lane, Error cause) override;
+  void OnLinkEnding(LinkId link, const absl::Status& cause) override;
   void OnLinkDown(LinkId link, const absl::Status& cause) override;
 
   size_t frames_of(LinkId link) { return frames[link].size(); }
@@ -46,7 +47,7 @@ class Recorder final : public fabric::EventSink {
   std::map<uint64_t, Path> paths;
   std::map<uint64_t, int> ordered;
   std::map<LinkId, std::vector<Lane>> lanes_down;
-  std::map<LinkId, std::vector<absl::Status>> down;
+  std::map<LinkId, std::vector<absl::Status>> ending, down;
   int after_down = 0;  // events of a link after its LinkDown
   size_t reads_after_lane_down = 0;
   std::function<void(LinkId, absl::Span<const std::byte>)> on_frame;

@@ -10,7 +10,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "rpc/base/log.h"
-#include "rpc/fabric/shm/shm_fabric.h"
 #include "rpc/memory/fake_stream.h"
 #include "tests/contract/fabric_contract.h"
 #include "tests/fabric/fake_region.h"
@@ -23,25 +22,6 @@ constexpr LinkId kLink{1};
 constexpr Lane kReader{0, LaneRole::kReader, 1};
 constexpr Lane kOwner{0, LaneRole::kOwner, 1};
 constexpr size_t kBytes = 4096;
-
-constexpr int64_t kLongNs = 60'000'000'000;
-
-// Links that close, and revocations, wait so long for streams of their peers.
-Subject ShmThatWaits(int64_t held_ns, int64_t revoke_held_ns = kLongNs) {
-  Subject subject = ShmSubject();
-  subject.make = [=](auto& client, auto& server, std::shared_ptr<void>& keep) {
-    auto setup = std::make_shared<SetupThread>();
-    fabric::shm::ShmOptions options;
-    options.host = &memory::HostDevice();
-    options.post_setup = [&thread = *setup](SetupThread::Job job) { thread.Post(std::move(job)); };
-    options.held_ns = held_ns;
-    options.revoke_held_ns = revoke_held_ns;
-    client = std::make_unique<fabric::shm::ShmFabric>(options);
-    server = std::make_unique<fabric::shm::ShmFabric>(options);
-    keep = setup;
-  };
-  return subject;
-}
 
 struct Ordered {
   explicit Ordered(Subject shm = ShmThatWaits(kLongNs)) : subject(std::move(shm)) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rpc/fabric/available.h"
+#include "rpc/fabric/shm/shm_fabric.h"
 #include "rpc/memory/device.h"
 #include "tests/contract/fabric_contract.h"
 #include "tests/contract/setup_thread.h"
@@ -21,6 +22,25 @@ inline Subject ShmSubject() {
     options.post_setup = [&thread = *setup](SetupThread::Job job) { thread.Post(std::move(job)); };
     client = std::move(fabric::MakeFabrics(options)[0]);
     server = std::move(fabric::MakeFabrics(options)[0]);
+    keep = setup;
+  };
+  return subject;
+}
+
+inline constexpr int64_t kLongNs = 60'000'000'000;
+
+// Links that close, and revocations, wait so long for streams of their peers.
+inline Subject ShmThatWaits(int64_t held_ns, int64_t revoke_held_ns = kLongNs) {
+  Subject subject = ShmSubject();
+  subject.make = [=](auto& client, auto& server, std::shared_ptr<void>& keep) {
+    auto setup = std::make_shared<SetupThread>();
+    fabric::shm::ShmOptions options;
+    options.host = &memory::HostDevice();
+    options.post_setup = [&thread = *setup](SetupThread::Job job) { thread.Post(std::move(job)); };
+    options.held_ns = held_ns;
+    options.revoke_held_ns = revoke_held_ns;
+    client = std::make_unique<fabric::shm::ShmFabric>(options);
+    server = std::make_unique<fabric::shm::ShmFabric>(options);
     keep = setup;
   };
   return subject;

@@ -151,7 +151,7 @@ void ShmFabric::Start(LinkId id) {
   if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, link.channel->fd(), &event) != 0) {
     // The peer's death is then not heard of here; whoever watches the stream socket still does.
     link.cause = absl::ResourceExhaustedError(absl::StrCat("shm: epoll: ", strerror(errno)));
-    BeginDown(link, link.cause);
+    Fail(link, link.cause);
   }
   link.active = true;
   Heat(link);

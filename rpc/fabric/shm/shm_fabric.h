@@ -176,6 +176,8 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   void TakeResults();
   void OnTaken(Link& link, const JobResult& result);
   void BeginDown(Link& link, const absl::Status& cause);
+  // The same, and tells the session.
+  void Fail(Link& link, const absl::Status& cause);
   bool AdvanceEnds();
   void Deliver(EventSink& sink);
   absl::Status Remove(Link& link);
@@ -225,6 +227,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   std::vector<Ending> endings_;
   std::vector<Ending> kept_;  // answered, and still read by streams of peers that are there
   Quarantine quarantine_;
+  std::vector<LinkId> ending_;  // not told yet
   Events events_;
   uint32_t ticks_ = 0;
   uint32_t busy_ticks_ = 0;  // counts down since frames last came

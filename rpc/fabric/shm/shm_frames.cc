@@ -99,17 +99,17 @@ bool ShmFabric::PollLink(Link& link, EventSink& sink) {
       const bool closed = link.theirs.control().closed.load(std::memory_order_acquire) != 0;
       // What was sent before is seen now at the latest.
       if ((closed || link.hung_up) && link.in.Next() == 0) [[unlikely]] {
-        BeginDown(link, absl::UnavailableError(closed ? "shm: the peer closed the link"
-                                                      : "shm: the peer is gone"));
+        Fail(link, absl::UnavailableError(closed ? "shm: the peer closed the link"
+                                                 : "shm: the peer is gone"));
         return true;
       }
       return asked;
     }
     const uint32_t bytes = RingReader::BytesOf(commit);
     if (bytes < 8 || bytes > limits::kSegmentBytes) [[unlikely]] {
-      BeginDown(link, absl::DataLossError(absl::StrCat("shm: a frame of ", bytes,
-                                                       " bytes; limits are 8 and ",
-                                                       limits::kSegmentBytes)));
+      Fail(link,
+           absl::DataLossError(absl::StrCat("shm: a frame of ", bytes, " bytes; limits are 8 and ",
+                                            limits::kSegmentBytes)));
       return true;
     }
     link.in.Take(commit, bytes, frame_);
@@ -171,7 +171,7 @@ bool ShmFabric::PollAll(EventSink& sink) {
     any |= AdvanceRevocations();
   if (!closing_.empty() || !lane_breaks_.empty()) [[unlikely]]
     any |= AdvanceEnds();
-  if (!events_.empty()) {
+  if (!events_.empty() || !ending_.empty()) {
     Deliver(sink);
     any = true;
   }

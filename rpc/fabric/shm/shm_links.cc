@@ -56,7 +56,7 @@ void ShmFabric::OnTaken(Link& link, const JobResult& result) {
     link.hung_up = true;  // frames that were sent before are delivered first
     return Heat(link);
   }
-  if (!result.status.ok()) return BeginDown(link, result.status);
+  if (!result.status.ok()) return Fail(link, result.status);
   transfers_.OnImports(link, !taken.more);
   if (taken.more || !link.wants.empty() || link.side_news) PostTake(link);
 }
@@ -75,6 +75,11 @@ void ShmFabric::BreakLane(LinkId id, Lane lane) {
 void ShmFabric::Close(LinkId id) {
   Link* link = Find(id);
   if (link != nullptr && !link->closing) BeginDown(*link, absl::CancelledError("closed here"));
+}
+
+void ShmFabric::Fail(Link& link, const absl::Status& cause) {
+  BeginDown(link, cause);
+  ending_.push_back(link.id);
 }
 
 void ShmFabric::BeginDown(Link& link, const absl::Status& cause) {
@@ -135,6 +140,7 @@ void ShmFabric::Deliver(EventSink& sink) {
     const Link* link = Find(id);
     return link != nullptr && !link->closing;
   };
+  for (const LinkId id : std::exchange(ending_, {})) sink.OnLinkEnding(id, Find(id)->cause);
   events_.Deliver(sink, is_up, [this](LinkId id) { return Remove(*Find(id)); });
 }
 

@@ -102,10 +102,10 @@ bool ShmFabric::PeerOnThisCpu() const {
 bool ShmFabric::HasLater() const {
   // A ring was taken, and what rang has not been looked at.
   const bool cold_news = scan_cold_ && !cold_.empty();
-  return cold_news || !events_.empty() || inbox_->any() || transfers_.busy() || stages_.busy() ||
-         OrderedSoon() || std::any_of(closing_.begin(), closing_.end(), [this](const Link* l) {
-           return MayEnd(*l);
-         });
+  return cold_news || !events_.empty() || !ending_.empty() || inbox_->any() || transfers_.busy() ||
+         stages_.busy() || OrderedSoon() ||
+         std::any_of(closing_.begin(), closing_.end(),
+                     [this](const Link* l) { return MayEnd(*l); });
 }
 
 bool ShmFabric::OrderedSoon() const {
