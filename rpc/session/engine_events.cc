@@ -42,7 +42,9 @@ void EngineImpl::OnReadPath(ReadSlot slot, Path path) {
 
 void EngineImpl::OnReadOrdered(ReadSlot slot) {
   PostedRead* const read = reads_.Find(slot);
-  if (read != nullptr) read->transfer->link->transfers().OnReadOrdered(*read);
+  if (read == nullptr) return;
+  read->transfer->link->transfers().OnReadOrdered(*read);
+  PumpWaiting();
 }
 
 void EngineImpl::OnReadDone(ReadSlot slot, Error error) {
@@ -52,8 +54,12 @@ void EngineImpl::OnReadDone(ReadSlot slot, Error error) {
   LinkImpl& link = *read.transfer->link;
   reads_.Remove(slot);  // first: what happens next may need the slot
   link.transfers().OnReadDone(read, error);
+  PumpWaiting();
+}
+
+void EngineImpl::PumpWaiting() {
   // The first need not have anything to post any more.
-  while (!waiting_for_reads_.empty() && reads_.size() < limits::kReadsInFlightMax) {
+  while (!waiting_for_reads_.empty() && !reads_full()) {
     LinkImpl* const next = waiting_for_reads_.front();
     waiting_for_reads_.erase(waiting_for_reads_.begin());
     next->transfers().Pump();

@@ -38,7 +38,7 @@ EngineImpl::EngineImpl(reactor::Reactor& reactor,
       options_(options),
       gate_(std::make_shared<EngineGate>(this)),
       leases_(limits::kLeasesMax),
-      reads_(limits::kReadsInFlightMax) {
+      reads_(2 * limits::kReadsInFlightMax + kReadsStandingMax) {
   MakeFd();
   reactor_.AddPoller(*this);
 }

@@ -10,6 +10,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
+#include "rpc/base/limits.h"
 #include "rpc/base/mpsc_queue.h"
 #include "rpc/session/engine.h"
 #include "rpc/session/frame_writer.h"
@@ -72,6 +73,11 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   List<FrameWriter>& dirty() { return dirty_; }
   LeaseTable& leases() { return leases_; }
   ReadTable& reads() { return reads_; }
+  // Of those that stand in streams; they come and go as the streams like.
+  uint32_t reads_standing() const { return reads_standing_; }
+  void CountStanding(int more) { reads_standing_ += static_cast<uint32_t>(more); }
+  // No other can be posted now.
+  bool reads_full() const { return reads_.size() - reads_standing_ >= limits::kReadsInFlightMax; }
   const std::shared_ptr<EngineGate>& gate() const { return gate_; }
   const absl::Status& ok_status() const { return ok_status_; }
   wire::MessageView& scratch_view() { return scratch_view_; }
@@ -117,6 +123,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
     dying_.push_back(&link);
   }
   void WaitForReads(LinkImpl& link);
+  void PumpWaiting();
 
   // `bytes` were announced to a peer, which will READ them and say so.
   void ExpectRelease(uint64_t bytes);
@@ -155,6 +162,7 @@ class EngineImpl final : public Engine, public reactor::Poller, public fabric::E
   uint64_t next_serial_ = 1;
   LeaseTable leases_;
   ReadTable reads_;
+  uint32_t reads_standing_ = 0;
   absl::Status ok_status_;
   wire::MessageView scratch_view_;
   RequestView plain_request_;

@@ -113,7 +113,8 @@ void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetI
   if (status.ok() && bytes != 0 && link_.lanes().ReaderFailed())
     status = StatusOf(Error::kLaneDown);
   std::vector<memory::ReadinessRef> awaited;
-  const bool unordered = !link_.fabric().traits().orders_reads || FromHost(entry);
+  const bool unordered = !link_.fabric().traits().orders_reads || FromHost(entry) ||
+                         link_.engine_impl().reads_standing() >= kReadsStandingMax;
   if (status.ok() && bytes != 0 && unordered) status = RecordStreams(fetch, awaited);
   if (!status.ok() || bytes == 0) {
     link_.engine_impl().DoneLater(fetch, std::move(status));
@@ -340,7 +341,7 @@ void Transfers::Pump() {
   EngineImpl& engine = link_.engine_impl();
   if (!link_.up() || !link_.lanes().reader_up()) return;
   while (reads_ < link_.fabric().traits().reads_in_flight) {
-    if (engine.reads().size() >= limits::kReadsInFlightMax) {
+    if (engine.reads_full()) {
       if (small_.front() != nullptr || large_.front() != nullptr) engine.WaitForReads(link_);
       return;
     }
@@ -395,6 +396,7 @@ void Transfers::OnReadPath(const PostedRead& read, Path path) { read.transfer->p
 void Transfers::OnReadOrdered(PostedRead& read) {
   VERBENA_DCHECK(!read.ordered);
   read.ordered = true;
+  link_.engine_impl().CountStanding(1);
   ++read.transfer->ordered;
   --reads_;  // a stream may be long in coming; the READs behind it need not wait
   MaybeTell(*read.transfer);
@@ -419,6 +421,7 @@ void Transfers::OnReadDone(const PostedRead& read, Error error) {
   --transfer.posted;
   reads_ -= read.ordered ? 0 : 1;
   transfer.ordered -= read.ordered;
+  link_.engine_impl().CountStanding(read.ordered ? -1 : 0);
   transfer.progress_ns = link_.engine_impl().now_ns();
   if (transfer.told) {
     if (error != Error::kOk) transfer.status.Update(ReadFailure(error, read.chunk, transfer));

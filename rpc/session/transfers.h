@@ -40,6 +40,10 @@ struct PostedRead {
 };
 using ReadTable = SlotTable<PostedRead, ReadTag>;
 
+// READs of one reactor that stand in streams, which count among no others. With more, fetches wait
+// for their streams first. Fabrics have room for fewer: shm for 512 on each device.
+inline constexpr uint32_t kReadsStandingMax = 1 << 16;
+
 class Transfer : public ListNode<Transfer> {
  public:
   Fetch* fetch = nullptr;

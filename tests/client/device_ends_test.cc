@@ -6,12 +6,18 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "rpc/memory/fake_stream.h"
 #include "tests/client/device_fixture.h"
 #include "tests/client/fixture.h"
 
 namespace verbena {
 namespace {
+
+ptrdiff_t CountDone(const std::vector<Call<Tensor>>& calls) {
+  return std::count_if(calls.begin(), calls.end(),
+                       [](const Call<Tensor>& call) { return call.done(); });
+}
 
 // A server that gives a tensor and is shut down while a stream of its client's stands still, and
 // another at the same address.
@@ -103,9 +109,7 @@ TEST_CASE("fetches end with their link though a part of them stands in a stream 
     auto other = reply.Fetch(reply->output(), Device::Fake(1));
     REQUIRE(Eventually([&] { return other.done(); }));
   }
-  const auto done = [&] {
-    return std::count_if(fetches.begin(), fetches.end(), [](auto& call) { return call.done(); });
-  };
+  const auto done = [&] { return CountDone(fetches); };
   CHECK(done() < static_cast<ptrdiff_t>(kFetches));
   e.server->Shutdown();
   REQUIRE(Eventually([&] { return done() == kFetches; }));
@@ -116,6 +120,42 @@ TEST_CASE("fetches end with their link though a part of them stands in a stream 
     if (!status.ok() || i == 0) continue;
     CHECK(Eventually([&] { return ValuesOf(Fake(1), into[i]) == Counting(kCount); }));
   }
+}
+
+TEST_CASE("however many fetches stand in streams, others come", "[client][device][order]") {
+  // As many as the engines of two devices take: READs of which each reactor posts so many at once.
+  constexpr size_t kLinks = 32, kOfLink = 32, kStreams = 16;
+  Fake(0), Fake(1), Fake(2);
+  UserTensor user(Shape(8));
+  Giver giver(user.tensor, ChannelOptions().set_require_transport("shm"));
+  static auto* const streams = new std::vector<memory::FakeStream>(kStreams);
+  for (memory::FakeStream& stream : *streams) stream.Launch([] {});
+  const absl::Cleanup finish = [&] {
+    for (memory::FakeStream& stream : *streams) stream.Finish(10);
+  };
+  std::vector<Tensor> into;
+  for (const int device : {1, 2})
+    into.push_back(*Tensor::Empty(kFloat32, Shape(8), Device::Fake(device)));
+  std::vector<std::shared_ptr<Channel>> channels;
+  std::vector<Parcel<test::InferReply>> replies;
+  std::vector<Call<Tensor>> fetches;
+  for (size_t i = 0; i < kLinks; ++i) {
+    channels.push_back(Channel::Create(giver.loop.server().address(),
+                                       ChannelOptions().set_require_transport("shm")));
+    auto reply = test::Inference::Stub(channels.back()).Infer(InferParcel()).Get();
+    REQUIRE_CODE(reply.status(), kOk);
+    replies.push_back(*std::move(reply));
+    for (size_t k = 0; k < kOfLink; ++k) {
+      const Placement place =
+          Placement::Into(into[i % 2]).InStream(DeviceStream(&(*streams)[i % kStreams]));
+      fetches.push_back(replies.back().Fetch(replies.back()->output(), place));
+    }
+  }
+  const auto stand = [&] { return CountDone(fetches) == static_cast<ptrdiff_t>(kLinks * kOfLink); };
+  CHECK(Eventually(stand));
+  auto reply = giver.Get();
+  auto other = reply.Fetch(reply->output(), Device::Host());
+  CHECK(Eventually([&] { return other.done(); }));
 }
 
 }  // namespace
