@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "rpc/base/check.h"
 #include "rpc/base/limits.h"
 #include "rpc/memory/copy_now.h"
 #include "rpc/memory/device.h"
@@ -81,9 +82,9 @@ absl::StatusOr<std::vector<Run>> RunsOf(const Layout& layout) {
   std::vector<Run> runs;
   bool small = false;
   const bool all = layout.ForEachRun([&](uint64_t offset, uint64_t bytes) {
-    small = small || bytes < limits::kGatherBelowBytes;
+    small = bytes < limits::kGatherBelowBytes;  // all are as long
     runs.push_back({offset, bytes});
-    return small || runs.size() <= limits::kFetchReadsMax;
+    return !small && runs.size() <= limits::kFetchReadsMax;
   });
   if (small) return std::vector<Run>();
   if (!all) {
@@ -94,13 +95,10 @@ absl::StatusOr<std::vector<Run>> RunsOf(const Layout& layout) {
 }
 
 Run Enclosing(const Layout& layout) {
-  uint64_t begin = UINT64_MAX, end = 0;
-  layout.ForEachRun([&](uint64_t offset, uint64_t bytes) {
-    begin = std::min(begin, offset);
-    end = std::max(end, offset + bytes);
-    return true;
-  });
-  return {begin, end - begin};
+  const absl::StatusOr<Reach> reach = ReachOf(layout.dtype(), layout.shape(), layout.strides());
+  VERBENA_CHECK(reach.ok(), "a layout that was not checked");
+  return {layout.byte_offset() + static_cast<uint64_t>(reach->begin),
+          static_cast<uint64_t>(reach->end - reach->begin)};
 }
 
 void Gather(const Layout& layout, const std::byte* from, uint64_t from_offset, std::byte* to) {

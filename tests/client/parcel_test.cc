@@ -1,8 +1,11 @@
 // Parcels: tensors at every place of a message, mix-ups, lifetimes, destinations.
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "nested.verbena_mock.h"
 #include "tests/client/fixture.h"
@@ -288,6 +291,46 @@ TEST_CASE("strided tensors arrive packed, slices of columns too", "[client][parc
     REQUIRE(column->elements() == shape[0]);
     REQUIRE(At(*column, 0) == probe);
   }
+}
+
+// The most memory that this process has had since it was asked last.
+size_t PeakBytes() {
+  std::ifstream status("/proc/self/status");
+  size_t kib = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) kib = std::stoul(line.substr(6));
+  }
+  std::ofstream("/proc/self/clear_refs") << "5";
+  return kib << 10;
+}
+
+TEST_CASE("a tensor of many elements that are the same few bytes takes its own memory and no more",
+          "[client][parcel][hostile]") {
+  constexpr int64_t kElements = 1 << 24;
+  InferenceMock service;
+  std::optional<absl::StatusOr<Tensor>> got;
+  size_t grown = 0;
+  service.mock.on_Infer = [&](ServerContext&, const Parcel<test::InferRequest>& request,
+                              Parcel<test::InferReply>&) -> Task<absl::Status> {
+    PeakBytes();
+    const size_t before = PeakBytes();
+    got = co_await request.Fetch(request->input());
+    grown = PeakBytes() - before;
+    co_return absl::OkStatus();
+  };
+  testing::Loopback loop(service.mock);
+  test::Inference::Stub stub(loop.channel());
+  Buffer seven = *Buffer::Allocate(1);
+  *seven.mutable_data() = std::byte{7};
+  Parcel<test::InferRequest> parcel;
+  parcel.Attach(*parcel->mutable_input(), *Tensor::Wrap(seven, kUInt8, Shape(kElements), Shape(0)));
+  REQUIRE_CODE(stub.Infer(parcel).Get().status(), kOk);
+  REQUIRE(got.has_value());
+  REQUIRE_CODE(got->status(), kOk);
+  const absl::Span<const uint8_t> values = *(*got)->Values<uint8_t>();
+  CHECK(std::all_of(values.begin(), values.end(), [](uint8_t value) { return value == 7; }));
+  INFO(grown << " bytes for " << kElements);
+  CHECK(grown < 4 * kElements);
 }
 
 TEST_CASE("tensors without elements travel", "[client][parcel]") {
