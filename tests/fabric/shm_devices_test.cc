@@ -158,5 +158,51 @@ TEST_CASE("device memory is read to the host, from it, and between devices", "[s
   REQUIRE(fake.live() == live);
 }
 
+TEST_CASE("a READ goes to as many pieces as it has, whatever devices they are on",
+          "[shm][device]") {
+  memory::FakeDevice& fake = memory::FakeDevice::Install(0);
+  const bool staged = GENERATE(false, true);
+  constexpr size_t kPieces = 2000, kPiece = 1000, kBytes = kPieces * kPiece;
+  const Subject subject = ShmSubject();
+  Pair pair(subject);
+  pair.Connect(kLink);
+  std::vector<std::byte> pattern(kBytes), seen(kBytes);
+  Fill(pattern.data(), kBytes, 25);
+  auto target = MakeFake(fake, kBytes);
+  memory::Block block;
+  std::shared_ptr<FakeRegion> device;
+  fabric::RemoteKey key;
+  if (staged) {
+    memory::FakeDevice& owner = memory::FakeDevice::Install(1);
+    device = MakeFake(owner, kBytes);
+    owner.Write(device->base(), pattern.data(), kBytes);
+    owner.RefuseExports(absl::FailedPreconditionError("not shared"));
+    key =
+        LeaseNow(pair, pair.server(), pair.server_events, {1, 1}, kLink, kOwner, device, 0, kBytes);
+    owner.RefuseExports(absl::OkStatus());
+  } else {
+    block = *memory::AllocateBlock(kBytes);
+    std::copy(pattern.begin(), pattern.end(), block.data());
+    const auto at = static_cast<size_t>(block.data() - block.region()->base());
+    key = LeaseNow(pair, pair.server(), pair.server_events, {1, 1}, kLink, kOwner, block.region(),
+                   at, kBytes);
+  }
+  // Every other one is on the device.
+  std::vector<fabric::LocalPiece> pieces;
+  for (size_t i = 0; i < kPieces; ++i) {
+    memory::Device* const on = i % 2 == 0 ? &memory::HostDevice() : &fake;
+    std::byte* const base = i % 2 == 0 ? seen.data() : target->base();
+    pieces.push_back({on, base + i * kPiece, kPiece});
+  }
+  pair.client().Read({1, 1}, kLink, kReader, key, 0, pieces);
+  auto& answers = pair.client_events.reads[ReadSlot{1, 1}.word()];
+  REQUIRE(pair.Until([&] { return !answers.empty(); }));
+  REQUIRE(answers[0] == Error::kOk);
+  for (size_t i = 1; i < kPieces; i += 2) {
+    fake.Read(seen.data() + i * kPiece, target->base() + i * kPiece, kPiece);
+  }
+  CHECK(seen == pattern);
+}
+
 }  // namespace
 }  // namespace verbena::contract

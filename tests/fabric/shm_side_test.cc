@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "tests/fabric/fake_region.h"
 #include "tests/fabric/shm_victim.h"
 
 #ifndef MFD_HUGETLB
@@ -197,6 +198,28 @@ TEST_CASE("a READ from memory with holes makes no more of it than the READ needs
   CHECK(victim.Read(key, kSparse - 4096, 128 << 10) == Error::kOutOfBounds);
   CHECK(made() <= 12 << 20);
   close(fd);
+}
+
+TEST_CASE("a peer that says a GPU's of its host memory has no large READs of that bounce here",
+          "[shm][hostile][device]") {
+  constexpr size_t kBytes = 16 << 20;
+  memory::FakeDevice& fake = memory::FakeDevice::Install(0);
+  Victim victim;
+  const std::vector<std::byte> memory(kBytes);
+  auto target = MakeFake(fake, kBytes);
+  fabric::RemoteKey key;
+  victim.peer.leases.Add(0, reinterpret_cast<uint64_t>(memory.data()), kBytes, key);
+  const auto read = [&](size_t bytes) {
+    const ReadSlot slot{++victim.reads, 1};
+    const fabric::LocalPiece piece{&fake, target->base(), bytes};
+    victim.fabric.Read(slot, kLink, kReader, key, 0, {&piece, 1});
+    auto& answers = victim.events.reads[slot.word()];
+    REQUIRE(victim.Until([&] { return !answers.empty(); }));
+    return answers[0];
+  };
+  CHECK(read(kBytes) == Error::kUnsupported);
+  CHECK(read(8 << 20) == Error::kOk);
+  CHECK(victim.events.down[kLink].empty());
 }
 
 TEST_CASE("memory that cannot be exported since the peer is gone is refused for that", "[shm]") {

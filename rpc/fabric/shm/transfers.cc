@@ -18,6 +18,9 @@ constexpr uint32_t kBegunMax = 2;
 // links that only prove themselves, or move little, hold no page tables for it.
 constexpr size_t kPopulateBytes = 64 * 1024;
 
+// What of a peer's private memory is READ at once by way of this process's: a chunk of host memory.
+constexpr size_t kBounceBytesMax = 8 << 20;
+
 }  // namespace
 
 const Import* Transfers::FindImport(const Link& link, uint64_t buffer, const memory::Device& into) {
@@ -185,6 +188,11 @@ void Transfers::BeginProcess(uint32_t index, uint64_t address) {
   if (!TakesPath(index, into_host ? Path::kProcess : Path::kPinnedStaging)) return;
   absl::Span<const LocalPiece> pieces = t.pieces;
   if (!into_host) {
+    // A peer that took host memory for a device's has more of it READ at once.
+    if (t.bytes > kBounceBytesMax) {
+      t.error = Error::kUnsupported;
+      return Finish(index);
+    }
     t.bounce = memory::TryAllocateBlock(t.bytes);
     // Not page-locked, so copied once more: a process that never had host memory of the pools.
     if (!t.bounce) t.heap.reset(new std::byte[t.bytes]);
@@ -248,22 +256,47 @@ void Transfers::BeginMapped(uint32_t index, const memory::Mapping& mapping, uint
   CopyToPieces(index, from, mapped);
 }
 
+Transfers::Parts Transfers::PartsOn(const Transfer& t, const memory::Device* device,
+                                    uint64_t offset, uint64_t bytes, const std::byte* from) {
+  Parts parts;
+  uint64_t at = 0;
+  for (const LocalPiece& piece : t.pieces) {
+    const uint64_t begin = std::max(at, offset);
+    const uint64_t end = std::min<uint64_t>(at + piece.bytes, offset + bytes);
+    const bool there = device == nullptr || piece.device == device;
+    if (there && begin < end) {
+      parts.pieces.push_back({piece.data + (begin - at), from + (begin - offset), end - begin});
+      if (parts.order.stream == nullptr) parts.order = piece.order;
+    }
+    at += piece.bytes;
+  }
+  return parts;
+}
+
+Transfers::Devices Transfers::DevicesOf(const Transfer& t) {
+  Devices devices;
+  for (const LocalPiece& piece : t.pieces) {
+    const bool known = std::find(devices.begin(), devices.end(), piece.device) != devices.end();
+    if (!known) devices.push_back(piece.device);
+  }
+  return devices;
+}
+
 void Transfers::CopyToPieces(uint32_t index, const std::byte* from, memory::Device* mapped) {
   Transfer& t = all_[index];
-  absl::InlinedVector<memory::CopyPiece, 8> run;
-  for (size_t i = 0; i < t.pieces.size(); ++i) {
-    run.push_back({t.pieces[i].data, from, t.pieces[i].bytes});
-    from += t.pieces[i].bytes;
-    const bool last = i + 1 == t.pieces.size();
-    if (!last && t.pieces[i + 1].device == t.pieces[i].device) continue;
-    // Whichever end is not the host's knows how to reach both.
-    memory::Device& device = mapped == nullptr ? *t.pieces[i].device : *mapped;
-    if (CopyBy(device, index, run, t.pieces[i].order, &t.by)) {
+  const auto copy = [&](memory::Device& by, const memory::Device* device) {
+    const Parts parts = PartsOn(t, device, 0, t.bytes, from);
+    if (CopyBy(by, index, parts.pieces, parts.order, &t.by)) {
       ++t.outstanding;
     } else {
       t.error = Error::kNoMemory;
     }
-    run.clear();
+  };
+  // Whichever end is not the host's knows how to reach both.
+  if (mapped != nullptr) {
+    copy(*mapped, nullptr);
+  } else {
+    for (memory::Device* const device : DevicesOf(t)) copy(*device, device);
   }
   if (t.outstanding == 0) Finish(index);
 }

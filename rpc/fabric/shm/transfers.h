@@ -144,6 +144,16 @@ class Transfers {
   static void FreeStage(Link& link, uint32_t stage);
   // Whether the peer has filled it, or refused to.
   static bool Answered(const Link& link, uint32_t stage);
+  // What of [offset, offset + bytes) of a READ, which lies at `from`, goes to `device`, or (null)
+  // to all of its devices: one copy, since an engine has room for so many, and not for every piece.
+  struct Parts {
+    absl::InlinedVector<memory::CopyPiece, 8> pieces;
+    memory::StreamOrder order;
+  };
+  static Parts PartsOn(const Transfer& t, const memory::Device* device, uint64_t offset,
+                       uint64_t bytes, const std::byte* from);
+  using Devices = absl::InlinedVector<memory::Device*, 4>;
+  static Devices DevicesOf(const Transfer& t);
   // Queues copies from `from` to the pieces; ends it where none could be. `mapped`: of a device.
   void CopyToPieces(uint32_t index, const std::byte* from, memory::Device* mapped);
   void Finish(uint32_t index);

@@ -149,32 +149,18 @@ bool Transfers::CopyStage(uint32_t index, uint32_t i) {
   return CopyFromStage(index, i, mapping.base + start);
 }
 
-// One copy for all that lies on one device: an engine has room for so many, not for every piece.
 bool Transfers::CopyFromStage(uint32_t index, uint32_t i, const std::byte* from) {
   Transfer& t = all_[index];
   AskedStage& stage = t.link->stages[i];
   const uint64_t tag = (uint64_t{i} + 1) << 32 | index;
-  absl::InlinedVector<memory::CopyPiece, 8> run;
-  const LocalPiece* last = nullptr;
   bool full = false;
-  const auto copy_run = [&] {
-    if (run.empty() || full) return;
-    full = !CopyBy(*last->device, tag, run, last->order);
-    stage.copies += full ? 0 : 1;
-    run.clear();
-  };
-  uint64_t at = 0;
-  for (const LocalPiece& piece : t.pieces) {
-    const uint64_t begin = std::max(at, stage.offset);
-    const uint64_t end = std::min(at + piece.bytes, stage.offset + stage.bytes);
-    if (begin < end) {
-      if (last != nullptr && last->device != piece.device) copy_run();
-      last = &piece;
-      run.push_back({piece.data + (begin - at), from + (begin - stage.offset), end - begin});
-    }
-    at += piece.bytes;
+  for (memory::Device* const device : DevicesOf(t)) {
+    const Parts parts = PartsOn(t, device, stage.offset, stage.bytes, from);
+    if (parts.pieces.empty()) continue;
+    full = !CopyBy(*device, tag, parts.pieces, parts.order);
+    if (full) break;
+    ++stage.copies;
   }
-  copy_run();
   if (full && stage.copies == 0) return false;  // the next step has room
   if (full) t.error = Error::kNoMemory;
   if (stage.copies > 0) stage.state = Stage::kCopying;
