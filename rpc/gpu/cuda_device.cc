@@ -68,6 +68,19 @@ uint64_t CudaDevice::BufferIdOf(const PointerFacts& facts) {
   return known.buffer_id;
 }
 
+bool CudaDevice::IsThere(const memory::Extent& extent) {
+  const auto base = reinterpret_cast<abi::Address>(extent.base);
+  uint64_t driver_id = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = known_.find(base);
+    if (it == known_.end() || it->second.buffer_id != extent.buffer_id) return false;
+    it->second.used = ++uses_;
+    driver_id = it->second.driver_id;
+  }
+  return DriverIdOf(driver_, base) == driver_id;
+}
+
 void CudaDevice::ForgetLongestUnused() {
   std::vector<uint64_t> used;
   used.reserve(known_.size());

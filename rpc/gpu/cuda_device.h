@@ -36,6 +36,7 @@ class CudaDevice final : public memory::Device, public memory::NicAccess {
   // NOT_FOUND: not memory of this GPU (any more), which is named if it is another's. Several
   // extents where memory was mapped in parts. No context, no lock of the driver's: any thread.
   absl::StatusOr<std::vector<memory::Extent>> Describe(const void* pointer, size_t bytes) override;
+  bool IsThere(const memory::Extent& extent) override;
   // kVmmDescriptor, kIpc, kDmaBuf, or kHostPeer for the first of them that a process can take.
   // NOT_FOUND: freed, or freed and allocated again, since it was described; FAILED_PRECONDITION: an
   // allocation of a kind that cannot be exported that way, said which; PERMISSION_DENIED: IPC is
@@ -99,7 +100,7 @@ class CudaDevice final : public memory::Device, public memory::NicAccess {
   void ForgetLongestUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // In the context, current.
   void LoadKernel();
-  absl::StatusOr<PointerFacts> StillThere(const memory::Extent& extent);
+  absl::StatusOr<PointerFacts> FactsIfThere(const memory::Extent& extent);
   absl::Status ExportIpc(const memory::Extent& extent, const PointerFacts& facts,
                          memory::Export& into);
   absl::Status ExportDescriptor(const memory::Extent& extent, const PointerFacts& facts,

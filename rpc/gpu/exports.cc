@@ -42,7 +42,7 @@ absl::Status NotExportable(const PointerFacts& facts) {
 
 }  // namespace
 
-absl::StatusOr<PointerFacts> CudaDevice::StillThere(const memory::Extent& extent) {
+absl::StatusOr<PointerFacts> CudaDevice::FactsIfThere(const memory::Extent& extent) {
   const auto base = reinterpret_cast<abi::Address>(extent.base);
   absl::StatusOr<PointerFacts> facts = FactsOf(driver_, base);
   if (!facts.ok()) return facts.status();
@@ -57,7 +57,7 @@ absl::StatusOr<PointerFacts> CudaDevice::StillThere(const memory::Extent& extent
 }
 
 absl::StatusOr<Export> CudaDevice::ExportTo(const memory::Extent& extent, ExportWay way) {
-  const absl::StatusOr<PointerFacts> facts = StillThere(extent);
+  const absl::StatusOr<PointerFacts> facts = FactsIfThere(extent);
   if (!facts.ok()) return facts.status();
   if (facts->kind == MemoryKind::kManaged) return NotExportable(*facts);
   absl::StatusOr<abi::Context> context = context_.Get();

@@ -72,6 +72,16 @@ absl::StatusOr<PointerFacts> FactsOf(const Driver& driver, abi::Address address)
   return facts;
 }
 
+std::optional<uint64_t> DriverIdOf(const Driver& driver, abi::Address address) {
+  PointerAttribute wanted[] = {PointerAttribute::kMemoryType, PointerAttribute::kIsManaged,
+                               PointerAttribute::kBufferId};
+  uint64_t type = 0, managed = 0, id = 0;
+  void* values[] = {&type, &managed, &id};
+  if (driver.cuPointerGetAttributes(3, wanted, values, address) != abi::kSuccess) return {};
+  if (static_cast<uint32_t>(type) != abi::kMemoryTypeDevice && (managed & 1) == 0) return {};
+  return id;
+}
+
 namespace {
 
 // `begin` and `end` become what the driver says of the allocation.

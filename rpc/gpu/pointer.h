@@ -3,6 +3,7 @@
 // how another process can reach that.
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "rpc/gpu/driver.h"
@@ -34,6 +35,10 @@ struct PointerFacts {
 // (cudaHostAlloc), which is the host's whatever GPUs reach it. UNIMPLEMENTED: the driver is too old
 // to tell mappings apart. Any thread, with or without a context; a tenth of a microsecond.
 absl::StatusOr<PointerFacts> FactsOf(const Driver& driver, abi::Address address);
+
+// PointerFacts::driver_id alone; nothing where there is no memory of a GPU. A third of what FactsOf
+// takes.
+std::optional<uint64_t> DriverIdOf(const Driver& driver, abi::Address address);
 
 // Where a copy may start or end without help: device memory, managed memory, which is either the
 // host's or a device's at the moment, or page-locked host memory.

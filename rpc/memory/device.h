@@ -134,6 +134,13 @@ class Device {
 
   // Any thread.
   virtual std::unique_ptr<CopyEngine> MakeCopyEngine() = 0;
+  // Whether what Describe said of an extent still holds: it was not freed since. A fraction of a
+  // microsecond. Any thread.
+  virtual bool IsThere(const Extent& extent) {
+    const absl::StatusOr<std::vector<Extent>> now = Describe(extent.base, 1);
+    return now.ok() && now->front().base == extent.base &&
+           now->front().buffer_id == extent.buffer_id;
+  }
   // What this device's engines make of a copy from a mapping whose path is `mapped`. A fraction of
   // a microsecond. Any thread.
   virtual Path PathOf(const CopyPiece& piece, Path mapped) const {

@@ -142,12 +142,7 @@ bool StillThere(const Region& region) {
                        [](const RegionRef& part) { return StillThere(*part); });
   }
   if (region.device().host_accessible() || region.kind() != RegionKind::kForeign) return true;
-  return StillThere(region.device(), {region.base(), region.bytes(), region.buffer_id()});
-}
-
-bool StillThere(Device& device, const Extent& extent) {
-  const absl::StatusOr<std::vector<Extent>> now = device.Describe(extent.base, 1);
-  return now.ok() && now->front().base == extent.base && now->front().buffer_id == extent.buffer_id;
+  return region.device().IsThere({region.base(), region.bytes(), region.buffer_id()});
 }
 
 }  // namespace verbena::memory

@@ -32,7 +32,5 @@ absl::Span<const RegionRef> PartsOf(const Region& region);
 // Whether memory that a user allocated is what it was when the region was made: neither freed, nor
 // freed and allocated again. Of other memory that is so. A microsecond. Any thread.
 bool StillThere(const Region& region);
-// The same of an allocation of a device's.
-bool StillThere(Device& device, const Extent& extent);
 
 }  // namespace verbena::memory

@@ -32,7 +32,7 @@ void FetchOperation::Start() {
 // one's wait or of the other's work decides whether the operation gets the plan.
 struct FetchOperation::Growth {
   enum : int { kWaited, kGrown, kAbandoned };
-  Growth(FetchOperation* o, Prepare p) : operation(o), prepare(std::move(p)) {}
+  Growth(FetchOperation* o, PrepareLater p) : operation(o), prepare(std::move(p)) {}
   void Run() {
     if (state.load(std::memory_order_relaxed) == kAbandoned) return;
     status = prepare(plan);
@@ -42,21 +42,23 @@ struct FetchOperation::Growth {
     }
   }
   FetchOperation* const operation;
-  Prepare prepare;
+  PrepareLater prepare;
   FetchPlan plan;
   absl::Status status;
   std::atomic<int> state{kWaited};
 };
 
-void FetchOperation::StartAfter(Prepare prepare) {
+bool FetchOperation::PrepareNow(absl::FunctionRef<absl::Status(FetchPlan&)> prepare) {
   {
     const memory::NoGrowth no_growth;
     prepared_ = prepare(plan_);
-    if (!no_growth.refused()) {
-      Start();
-      return;
-    }
+    if (no_growth.refused()) return false;
   }
+  Start();
+  return true;
+}
+
+void FetchOperation::StartGrowing(PrepareLater prepare) {
   prepared_ = absl::OkStatus();
   plan_ = FetchPlan();
   const auto growth = std::make_shared<Growth>(this, std::move(prepare));
@@ -114,6 +116,7 @@ void FetchOperation::Launch() {
   if (plan_.local) report_.path = Path::kLocal;
   ++running_;  // the operation must not end while this loop runs
   if (first_error_.ok()) {
+    transfers_.reserve(plan_.transfers.size());
     for (const FetchPlan::Part& part : plan_.transfers) {
       Transfer& transfer = transfers_.emplace_back(this);
       transfer.entry = part.entry;

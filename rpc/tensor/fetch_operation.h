@@ -4,13 +4,13 @@
 // arrive any more, also when the user's Call is gone. While the growth thread makes room for them,
 // it is held in the payload set, so that it ends as soon as that cannot be fetched any more.
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -100,8 +100,10 @@ class FetchOperation final : public Operation {
   // with its error. Where that would make memory, which takes a second per GiB, it runs once more
   // on the growth thread. The operation ends without waiting for it when it is cancelled, or the
   // payloads' owner dies: so `prepare` names nothing but what it holds.
-  using Prepare = absl::AnyInvocable<absl::Status(FetchPlan&)>;
-  void StartAfter(Prepare prepare);
+  template <typename Prepare>
+  void StartAfter(Prepare prepare) {
+    if (!PrepareNow(prepare)) StartGrowing(std::move(prepare));
+  }
 
   absl::Status TakeTensor(Tensor& tensor) override;
   absl::Status TakeBuffer(Buffer& buffer) override;
@@ -153,6 +155,10 @@ class FetchOperation final : public Operation {
     FetchOperation* operation;
   };
 
+  using PrepareLater = absl::AnyInvocable<absl::Status(FetchPlan&)>;
+  // False: that needs memory that the pools do not have yet.
+  bool PrepareNow(absl::FunctionRef<absl::Status(FetchPlan&)> prepare);
+  void StartGrowing(PrepareLater prepare);
   FetchOperation() : held_(this), start_work_(this), grown_work_(this) {}
   ~FetchOperation() override = default;
   void StartInSeat();
@@ -176,7 +182,7 @@ class FetchOperation final : public Operation {
   absl::Status prepared_;           // what `prepare` said
   std::shared_ptr<Growth> growth_;  // until the memory is there; holds a reference
   Held held_;
-  std::deque<Transfer> transfers_;
+  std::vector<Transfer> transfers_;  // whose addresses the session has: never grows
   FetchPlan::Finish finish_;
   size_t running_ = 0;
   size_t ordered_ = 0;        // of those

@@ -185,7 +185,8 @@ void ParcelBase::Attach(v1::Buffer& descriptor, Buffer buffer) {
 void ParcelBase::Release() {
   ParcelTable* table = std::exchange(table_, nullptr);
   if (table == nullptr) return;
-  if (table->payloads() != nullptr) table->payloads()->Release();
+  // Dropping them releases them too, with one visit to the reactor instead of two.
+  if (table->payloads() != nullptr && !table->IsLastOfPayloads()) table->payloads()->Release();
   table->Unref();
 }
 

@@ -45,6 +45,10 @@ class ParcelTable {
   // Before the table is shared.
   void set_payloads(session::PayloadSetRef payloads) { payloads_ = std::move(payloads); }
   const session::PayloadSetRef& payloads() const { return payloads_; }
+  // Whether the payloads end with this reference: nobody else has the table, or fetches from it.
+  bool IsLastOfPayloads() const {
+    return references_.load(std::memory_order_acquire) == 1 && payloads_.use_count() == 1;
+  }
 
  private:
   ParcelTable() = default;

@@ -55,17 +55,21 @@ TEST_CASE("memory that was freed and allocated again is other memory", "[gpu]") 
   const auto gpu = Gpu(cuda, 0);
   const abi::Address user = cuda.Malloc(0, kMiB);
   const Extent before = (*gpu->Describe(At(user), kMiB))[0];
+  CHECK(gpu->IsThere(before));
   auto memory = cuda.memories_[user];
   cuda.Free(user);
+  CHECK_FALSE(gpu->IsThere(before));
   CHECK(absl::IsNotFound(gpu->Describe(At(user), kMiB).status()));
   CHECK(absl::IsNotFound(gpu->ExportTo(before, ExportWay::kIpc).status()));
   memory.id = cuda.next_id_++;
   cuda.memories_[user] = memory;
+  CHECK_FALSE(gpu->IsThere(before));
   CHECK((*gpu->Describe(At(user), kMiB))[0].buffer_id != before.buffer_id);
   const auto stale = gpu->ExportTo(before, ExportWay::kIpc);
   CHECK(absl::IsNotFound(stale.status()));
   CHECK(std::string(stale.status().message()).find("freed and allocated again") !=
         std::string::npos);
+  CHECK_FALSE(gpu->IsThere(before));
 }
 
 TEST_CASE("what is in use keeps its number, however much is allocated and freed", "[gpu]") {

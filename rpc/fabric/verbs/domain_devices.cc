@@ -138,7 +138,7 @@ void Domain::DropGone(memory::Device& device) {
     }
   }
   for (const memory::Extent& extent : known) {
-    if (!memory::StillThere(device, extent)) DropStale(device, extent);
+    if (!device.IsThere(extent)) DropStale(device, extent);
   }
 }
 
