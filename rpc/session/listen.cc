@@ -85,9 +85,28 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Listen(const ListenOptions& 
   return std::make_unique<ListenerImpl>(std::move(state));
 }
 
+void CountedSink::OnLinkUp(Link& link) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!detached_) return to_.OnLinkUp(link);
+    unheard_.push_back(&link);
+  }
+  link.Close(absl::UnavailableError("the server does not listen any more"));
+}
+
 void CountedSink::OnLinkDown(Link& link, const absl::Status& cause) {
-  to_.OnLinkDown(link, cause);
+  bool unheard = false;
+  {
+    const std::lock_guard lock(mutex_);
+    unheard = std::erase(unheard_, &link) > 0;
+  }
+  if (!unheard) to_.OnLinkDown(link, cause);
   Drop();
+}
+
+void CountedSink::Detach() {
+  const std::lock_guard lock(mutex_);
+  detached_ = true;
 }
 
 void CountedSink::Drop() {
@@ -162,6 +181,7 @@ void ListenState::StopAndDrain() {
   Watch::Get().Post([self = shared_from_this()] { self->StopOnWatch(); });
   std::unique_lock lock(drain_mutex_);
   while (!is_drained_) drained_.wait(lock);
+  sink_->Detach();
 }
 
 void ListenState::StopOnWatch() {

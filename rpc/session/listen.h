@@ -20,7 +20,8 @@ namespace verbena::session {
 class ServerHandshake;
 
 // What the engines call in place of the server's sink: forwards, and counts a listener's links.
-// Frees itself with the last of them, since links outlive their listener.
+// Frees itself with the last of them, since links outlive their listener. Those that are proved
+// when that is gone are closed, and the server, which may be gone too, does not hear of them.
 class CountedSink final : public RequestSink {
  public:
   explicit CountedSink(RequestSink& to) : to_(to) {}
@@ -29,18 +30,23 @@ class CountedSink final : public RequestSink {
   ServerCall* OnRequest(Link& link, RequestView& request) override {
     return to_.OnRequest(link, request);
   }
-  void OnLinkUp(Link& link) override { to_.OnLinkUp(link); }
+  void OnLinkUp(Link& link) override;
   void OnLinkDown(Link& link, const absl::Status& cause) override;
 
   // A link that is being made, until it is down or was not proved. Any thread.
   void Add() { links_.fetch_add(1); }
   void Drop();
   uint32_t links() const { return links_.load() - 1; }
+  // From now on no link is announced. Any thread.
+  void Detach();
 
  private:
   ~CountedSink() = default;
   RequestSink& to_;
-  std::atomic<uint32_t> links_{1};  // and one for the listener
+  std::mutex mutex_;
+  bool detached_ = false;             // under mutex_
+  std::vector<const Link*> unheard_;  // under mutex_: the server does not know them
+  std::atomic<uint32_t> links_{1};    // and one for the listener
 };
 
 // Watch thread only, but for what says otherwise.

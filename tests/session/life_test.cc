@@ -1,6 +1,7 @@
 // Deadlines, cancellation, draining, death.
 #include <chrono>
 
+#include "rpc/session/listen.h"
 #include "rpc/wire/control.h"
 #include "tests/catch.h"
 #include "tests/session/full_pool.h"
@@ -287,6 +288,21 @@ TEST_CASE("a peer that says nothing is given up at the proof's time", "[session]
   pair.network.SetFaults({});
   pair.RunFor(50'000'000);
   CHECK(pair.client->counters().leases_live == 0);
+}
+
+TEST_CASE("a link that is proved when its listener is gone is nobody's, and closes",
+          "[session][life]") {
+  Pair pair;
+  auto* const counted = new CountedSink(pair.sink);
+  counted->Add();
+  // The server may be gone from now on.
+  counted->Detach();
+  pair.Connect(counted).IgnoreError();
+  CHECK(pair.Run([&] { return pair.owner.downs == 1; }));
+  CHECK(pair.Run([&] { return counted->links() == 0; }));
+  CHECK(pair.sink.link == nullptr);
+  CHECK(pair.sink.downs == 0);
+  counted->Drop();
 }
 
 }  // namespace

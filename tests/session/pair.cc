@@ -99,7 +99,7 @@ Pair::~Pair() {
   CHECK(server->counters().fetches_live == 0);
 }
 
-absl::Status Pair::Connect() {
+absl::Status Pair::Connect(RequestSink* of_server) {
   client_id = *client->ReserveLink();
   server_id = *server->ReserveLink();
   fabric::Sockets none;
@@ -119,7 +119,8 @@ absl::Status Pair::Connect() {
   setup.side = fabric::Side::kServer;
   int told = 0;
   OnServer([&] {
-    server->Adopt(setup, nullptr, &sink, [&](absl::StatusOr<Link*> link) {
+    RequestSink* const to = of_server == nullptr ? &sink : of_server;
+    server->Adopt(setup, nullptr, to, [&](absl::StatusOr<Link*> link) {
       server_link = link;
       ++told;
     });

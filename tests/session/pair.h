@@ -117,8 +117,9 @@ class Pair {
                 uint32_t open_calls_max = 0);
   ~Pair();
 
-  // Joins a new link; runs until it is proved or not.
-  absl::Status Connect();
+  // Joins a new link; runs until it is proved or not. `of_server`: for the server's end, in place
+  // of `sink`.
+  absl::Status Connect(RequestSink* of_server = nullptr);
   // Ticks both until `done` or `ticks` ran out; returns done().
   bool Run(const std::function<bool()>& done, int ticks = 20'000);
   void RunFor(int64_t ns);
