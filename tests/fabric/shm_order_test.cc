@@ -174,6 +174,19 @@ TEST_CASE("a link whose stream still copies ends when that has ended", "[shm][de
   }));
 }
 
+TEST_CASE("a READ under which its owner closes the link is not told that its lease was lost",
+          "[shm][device]") {
+  Ordered o;
+  o.to.LetCopies(0);
+  const fabric::LocalPiece piece{&o.to, o.target->base(), kBytes};
+  o.pair.client().Read({1, 1}, kLink, kReader, o.key, 0, {&piece, 1});
+  REQUIRE(o.pair.Until([&] { return o.to.waiting() == 1; }));
+  o.pair.server().Close(kLink);
+  o.to.LetCopies(-1);
+  REQUIRE(o.pair.Until([&] { return !o.pair.client_events.reads.empty(); }));
+  CHECK(o.pair.client_events.reads[ReadSlot{1, 1}.word()][0] == Error::kLinkDown);
+}
+
 TEST_CASE("the lease of a reader that died is held no more", "[shm][device][order]") {
   Ordered o;
   o.Read(1);

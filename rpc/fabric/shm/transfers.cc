@@ -31,6 +31,11 @@ const Import* Transfers::FindImport(const Link& link, uint64_t buffer, const mem
   return nullptr;
 }
 
+bool Transfers::PeerIsGone(const Link& link) {
+  return link.closing || link.hung_up ||
+         link.theirs.control().closed.load(std::memory_order_relaxed) != 0;
+}
+
 void Transfers::Add(ReadSlot slot, Link& link, Lane lane, const RemoteKey& key, uint64_t offset,
                     absl::Span<const LocalPiece> pieces) {
   if (free_.empty()) {
@@ -151,7 +156,7 @@ void Transfers::Begin(uint32_t index) {
   Transfer& t = all_[index];
   Link& link = *t.link;
   const LeaseView view = CheckLease(link.theirs.leases(), t.key, t.offset, t.bytes);
-  t.error = view.error;
+  t.error = view.error == Error::kLeaseLost ? WhyLost(link) : view.error;
   if (t.error != Error::kOk || t.bytes == 0) return Finish(index);
   if (view.buffer != 0) {
     if (view.buffer == kStagedBuffer) return BeginStaged(index);
@@ -311,7 +316,7 @@ Error Transfers::TakeHold(Transfer& t) {
     // Pairs with the owner's, who revokes and then looks for holds: one of both sees the other.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     t.hold = i;
-    return LeaseStillLive(link.theirs.leases(), t.key) ? Error::kOk : Error::kLeaseLost;
+    return LeaseStillLive(link.theirs.leases(), t.key) ? Error::kOk : WhyLost(link);
   }
   return Error::kNoMemory;
 }
@@ -344,7 +349,7 @@ void Transfers::Finish(uint32_t index) {
     // What is held is not reused before the hold is dropped, whatever became of the lease.
     if (t.error == Error::kOk && t.hold == kNoHold &&
         !LeaseStillLive(t.link->theirs.leases(), t.key)) {
-      t.error = Error::kLeaseLost;
+      t.error = WhyLost(*t.link);
     }
   }
   if (t.hold != kNoHold) {

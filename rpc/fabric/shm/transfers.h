@@ -122,6 +122,12 @@ class Transfers {
   bool TakesPath(uint32_t index, Path path, bool ordered = false);
   void BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset);
   void BeginProcess(uint32_t index, uint64_t address);
+  // Whether its owner has closed the link, or is dead.
+  static bool PeerIsGone(const Link& link);
+  // For a lease that has ended: alone, or with its link.
+  static Error WhyLost(const Link& link) {
+    return PeerIsGone(link) ? Error::kLinkDown : Error::kLeaseLost;
+  }
   // Not kOk: the lease is lost, or there is none now.
   Error TakeHold(Transfer& t);
   void DropHold(Transfer& t);

@@ -10,11 +10,6 @@ namespace {
 
 using Stage = AskedStage::State;
 
-bool PeerIsGone(const Link& link) {
-  return link.closing || link.hung_up ||
-         link.theirs.control().closed.load(std::memory_order_relaxed) != 0;
-}
-
 }  // namespace
 
 void Transfers::BeginStaged(uint32_t index) {
@@ -99,7 +94,7 @@ bool Transfers::StepStaged(uint32_t index) {
     if (stage.state == Stage::kAnswered) {
       const uint64_t error = link.theirs.desk().answers[i].error.load(std::memory_order_relaxed);
       if (error != 0 && t.error == Error::kOk) {
-        t.error = !LeaseStillLive(link.theirs.leases(), t.key)    ? Error::kLeaseLost
+        t.error = !LeaseStillLive(link.theirs.leases(), t.key)    ? WhyLost(link)
                   : error <= static_cast<uint64_t>(Error::kFault) ? static_cast<Error>(error)
                                                                   : Error::kUnsupported;
       }
