@@ -67,6 +67,10 @@ JobThread& DisposalThread() {
   static auto* thread = new JobThread("verbena-dispose");
   return *thread;
 }
+JobThread& CopiesThread() {
+  static auto* thread = new JobThread("verbena-copies");
+  return *thread;
+}
 JobThread& ResolverThread() {
   static auto* thread = new JobThread("verbena-resolve");
   return *thread;
@@ -77,6 +81,7 @@ JobThread& ResolverThread() {
 void PostSetup(Job job) { SetupThread().Post(std::move(job)); }
 void PostDisposal(Job job) { DisposalThread().Post(std::move(job)); }
 void PostResolve(Job job) { ResolverThread().Post(std::move(job)); }
+void PostCopies(Job job) { CopiesThread().Post(std::move(job)); }
 bool OnSetupThread() { return SetupThread().OnThread(); }
 void PostGrowth(Job job) { GrowthThread().Post(std::move(job)); }
 bool OnGrowthThread() { return GrowthThread().OnThread(); }

@@ -7,6 +7,8 @@
 //    long.
 //  - memory: growth of the pools, which takes a second per GiB. It may wait for the setup thread,
 //    never the other way round.
+//  - copies: between memory of this process's own that a device has to move, and what they wait
+//  for.
 //  - resolver: host names to addresses, which may take seconds.
 //  - disposal: destructors of user memory.
 //  - watch: an epoll loop for listening sockets, handshakes, death of peers. Its work never blocks.
@@ -23,6 +25,7 @@ using Job = absl::AnyInvocable<void() &&>;
 void PostSetup(Job job);
 void PostDisposal(Job job);
 void PostResolve(Job job);
+void PostCopies(Job job);
 bool OnSetupThread();
 void PostGrowth(Job job);
 bool OnGrowthThread();

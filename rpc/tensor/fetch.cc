@@ -1,6 +1,5 @@
 // Parcel's Fetch and FetchAll: what to READ to where, from a descriptor, a slice and a placement.
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -8,11 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/base/limits.h"
-#include "rpc/memory/copy_now.h"
 #include "rpc/memory/device.h"
 #include "rpc/reactor/operation.h"
-#include "rpc/tensor/buffer_memory.h"
 #include "rpc/tensor/descriptor.h"
+#include "rpc/tensor/fetch_local.h"
 #include "rpc/tensor/fetch_operation.h"
 #include "rpc/tensor/parcel_table.h"
 #include "rpc/tensor/scatter.h"
@@ -43,26 +41,6 @@ absl::StatusOr<ParcelSlot> FindSlot(const ParcelBase& parcel, uint64_t ticket) {
 
 uint64_t SlotBytes(const ParcelTable& table, const ParcelSlot& slot) {
   return slot.here ? slot.local.bytes() : table.payloads()->entries()[slot.entry].bytes;
-}
-
-// The packed destination of a tensor: the caller's or new.
-absl::StatusOr<Tensor> DestinationOf(const Layout& layout, const Placement& placement) {
-  const Tensor* into = placement.destination();
-  if (into == nullptr) return Tensor::Empty(layout.dtype(), layout.shape(), placement.device());
-  if (!(into->dtype() == layout.dtype()) || !(into->shape() == layout.shape())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("destination ", into->DebugString(), " does not match a tensor of shape ",
-                     layout.shape().DebugString(), " and dtype ", layout.dtype().DebugString()));
-  }
-  if (into->read_only()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("destination ", into->DebugString(), " is read-only memory"));
-  }
-  if (!into->contiguous()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("destination ", into->DebugString(), " is not contiguous"));
-  }
-  return *into;
 }
 
 absl::Status RowsAreOfOneTensor() {
@@ -99,14 +77,6 @@ Run Enclosing(const Layout& layout) {
   VERBENA_CHECK(reach.ok(), "a layout that was not checked");
   return {layout.byte_offset() + static_cast<uint64_t>(reach->begin),
           static_cast<uint64_t>(reach->end - reach->begin)};
-}
-
-void Gather(const Layout& layout, const std::byte* from, uint64_t from_offset, std::byte* to) {
-  layout.ForEachRun([&](uint64_t offset, uint64_t bytes) {
-    std::memcpy(to, from + (offset - from_offset), bytes);
-    to += bytes;
-    return true;
-  });
 }
 
 // Many small rows: READ what encloses them, then pick.
@@ -158,55 +128,6 @@ absl::Status AddScattered(FetchPlan& plan, uint32_t entry, const Layout& layout,
   return absl::OkStatus();
 }
 
-// Within this process. Blocks while a device copies.
-absl::Status CopyHere(const Buffer& from, uint64_t offset, Buffer& to, size_t bytes) {
-  const std::byte* const begin = from.data() + offset;
-  return to.device() == Device::Host()
-             ? memory::CopyToHostNow(from.device(), to.mutable_data(), begin, bytes)
-             : memory::CopyNow(to.device(), to.mutable_data(), begin, bytes);
-}
-
-absl::StatusOr<Tensor> ScatterHere(const Buffer& local, const Layout& layout,
-                                   const Placement& placement) {
-  if (!layout.contiguous()) {
-    return absl::UnimplementedError("a strided tensor cannot be fetched into rows of another");
-  }
-  VERBENA_ASSIGN_OR_RETURN(std::vector<FetchPlan::Piece> pieces, RowPieces(layout, placement));
-  Tensor table = *placement.destination();
-  uint64_t offset = layout.byte_offset();
-  for (const FetchPlan::Piece& piece : pieces) {
-    const auto at = static_cast<size_t>(piece.to - table.buffer().data());
-    VERBENA_ASSIGN_OR_RETURN(Buffer to, table.buffer().Slice(at, piece.bytes));
-    VERBENA_RETURN_IF_ERROR(CopyHere(local, offset, to, piece.bytes));
-    offset += piece.bytes;
-  }
-  return table;
-}
-
-// What is here already: shared when wanted whole where it is, else copied.
-absl::StatusOr<Tensor> FetchLocal(const Buffer& local, const Layout& layout, bool whole,
-                                  const Placement& placement) {
-  if (placement.rows() != nullptr) return ScatterHere(local, layout, placement);
-  const bool stays = placement.destination() == nullptr && placement.device() == local.device();
-  if (whole && stays && layout.bytes() != 0) {
-    return Tensor::Wrap(local, layout.dtype(), layout.shape(), layout.strides(),
-                        layout.byte_offset());
-  }
-  VERBENA_ASSIGN_OR_RETURN(Tensor out, DestinationOf(layout, placement));
-  if (layout.bytes() == 0) return out;
-  if (!(local.device() == Device::Host()) || !(out.device() == Device::Host())) {
-    if (!layout.contiguous()) {
-      return absl::UnimplementedError("rows of a tensor can only be picked within host memory");
-    }
-    VERBENA_ASSIGN_OR_RETURN(Buffer to, out.buffer().Slice(out.byte_offset(), layout.bytes()));
-    absl::Status copied = CopyHere(local, layout.byte_offset(), to, layout.bytes());
-    if (!copied.ok()) return copied;
-    return out;
-  }
-  Gather(layout, local.data(), 0, out.mutable_data());
-  return out;
-}
-
 using TableRef = std::shared_ptr<ParcelTable>;
 
 // Everything that is not here yet; what came is in the table when the operation has ended.
@@ -243,13 +164,7 @@ Call<Tensor> FetchTensor(const ParcelBase& parcel, const v1::Tensor& descriptor,
   if (layout.ok() && slice != nullptr) layout = layout->Slice(*slice);
   if (!layout.ok()) return failed(layout.status());
   if (slot->here) {
-    absl::StatusOr<Tensor> tensor = FetchLocal(slot->local, *layout, slice == nullptr, placement);
-    if (!tensor.ok()) return failed(tensor.status());
-    FetchOperation* operation = FetchOperation::New(nullptr);
-    operation->plan().tensor = *std::move(tensor);
-    operation->plan().local = true;
-    operation->Start();
-    return Call<Tensor>(operation);
+    return Call<Tensor>(FetchLocal(slot->local, *layout, slice == nullptr, placement));
   }
   FetchOperation* operation = FetchOperation::New(table.payloads());
   const bool lent = placement.destination() != nullptr;
@@ -296,28 +211,16 @@ Call<Buffer> ParcelBase::Fetch(const v1::Buffer& descriptor, const Placement& pl
                                                           " is not writable, contiguous memory of ",
                                                           bytes, " bytes")));
   }
-  if (slot->here && into == nullptr && slot->local.device() == placement.device()) {
-    FetchOperation* operation = FetchOperation::New(nullptr);
-    operation->plan().buffer = slot->local;
-    operation->plan().local = true;
-    operation->Start();
-    return Call<Buffer>(operation);
-  }
-  FetchOperation* operation = FetchOperation::New(slot->here ? nullptr : table_->payloads());
-  operation->StartAfter([slot = *slot, placement, bytes](FetchPlan& plan) -> absl::Status {
+  if (slot->here) return Call<Buffer>(FetchLocal(slot->local, placement));
+  FetchOperation* operation = FetchOperation::New(table_->payloads());
+  operation->StartAfter([entry = slot->entry, placement, bytes](FetchPlan& plan) -> absl::Status {
     const Tensor* lent = placement.destination();
     absl::StatusOr<Buffer> to = lent != nullptr ? lent->buffer().Slice(lent->byte_offset(), bytes)
                                                 : Buffer::Allocate(bytes, placement.device());
     if (!to.ok()) return to.status();
     VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(to->device()));
     plan.Follow(placement);
-    if (!slot.here) {
-      plan.AddTransfer(slot.entry, 0, device, to->mutable_data(), bytes, lent != nullptr);
-    } else if (bytes != 0) {
-      plan.local = true;
-      absl::Status copied = CopyHere(slot.local, 0, *to, bytes);
-      if (!copied.ok()) return copied;
-    }
+    plan.AddTransfer(entry, 0, device, to->mutable_data(), bytes, lent != nullptr);
     plan.KeepInStream(*to);
     plan.buffer = *std::move(to);
     return absl::OkStatus();

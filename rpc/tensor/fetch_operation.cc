@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "rpc/base/fork.h"
 #include "rpc/base/log.h"
 #include "rpc/memory/no_growth.h"
@@ -28,21 +30,39 @@ void FetchOperation::Start() {
   }
 }
 
-// Shared by the operation and the job on the growth thread; whoever comes first at the end of the
+// Shared by the operation and the job on another thread; whoever comes first at the end of the
 // one's wait or of the other's work decides whether the operation gets the plan.
-struct FetchOperation::Growth {
-  enum : int { kWaited, kGrown, kAbandoned };
-  Growth(FetchOperation* o, PrepareLater p) : operation(o), prepare(std::move(p)) {}
+struct FetchOperation::Preparation {
+  enum : int { kWaited, kPrepared, kAbandoned };
+  Preparation(FetchOperation* o, PrepareLater p) : operation(o), prepare(std::move(p)) {}
+  bool abandoned() const { return state.load(std::memory_order_relaxed) == kAbandoned; }
   void Run() {
-    if (state.load(std::memory_order_relaxed) == kAbandoned) return;
-    status = prepare(plan);
+    if (abandoned()) return;
+    if (status.ok()) status = prepare(plan);
     int waited = kWaited;
-    if (state.compare_exchange_strong(waited, kGrown, std::memory_order_acq_rel)) {
-      operation->reactor().PostSeat(operation->grown_work_);
+    if (state.compare_exchange_strong(waited, kPrepared, std::memory_order_acq_rel)) {
+      operation->reactor().PostSeat(operation->prepared_work_);
     }
   }
+  // Whether nothing is awaited any more, or never will be ready.
+  bool PollAwaited() {
+    std::erase_if(awaited, [](const memory::ReadinessRef& after) { return after->ready(); });
+    if (++looks % kLooksPerQuestion != 0) return awaited.empty();
+    for (const memory::ReadinessRef& after : awaited) status.Update(after->Look());
+    return awaited.empty() || !status.ok();
+  }
+  absl::Duration UntilNextLook() const {
+    return looks < kFastLooks ? absl::Microseconds(50) : absl::Milliseconds(1);
+  }
+  // So many looks follow one another soon, as most kernels are over soon.
+  static constexpr uint32_t kFastLooks = 40;
+  // And after so many each devices are asked whether they failed, which costs calls of the driver.
+  static constexpr uint32_t kLooksPerQuestion = 10;
+
   FetchOperation* const operation;
   PrepareLater prepare;
+  std::vector<memory::ReadinessRef> awaited;
+  uint32_t looks = 0;
   FetchPlan plan;
   absl::Status status;
   std::atomic<int> state{kWaited};
@@ -61,19 +81,38 @@ bool FetchOperation::PrepareNow(absl::FunctionRef<absl::Status(FetchPlan&)> prep
 void FetchOperation::StartGrowing(PrepareLater prepare) {
   prepared_ = absl::OkStatus();
   plan_ = FetchPlan();
-  const auto growth = std::make_shared<Growth>(this, std::move(prepare));
-  growth_ = growth;
+  const auto growth = Preparing(std::move(prepare));
+  reactor::PostGrowth([growth] { growth->Run(); });
+}
+
+void FetchOperation::StartCopying(PrepareLater copy, std::vector<memory::ReadinessRef> awaited) {
+  const auto copying = Preparing(std::move(copy));
+  copying->awaited = std::move(awaited);
+  reactor::PostCopies([copying] { CopyWhenReady(copying); });
+}
+
+std::shared_ptr<FetchOperation::Preparation> FetchOperation::Preparing(PrepareLater prepare) {
+  preparation_ = std::make_shared<Preparation>(this, std::move(prepare));
+  std::shared_ptr<Preparation> preparation = preparation_;  // Start may abandon it
   Ref();
   Start();
-  reactor::PostGrowth([growth] { growth->Run(); });
+  return preparation;
+}
+
+// Goes to the end of the queue where it has to wait: a stream that stands still keeps nobody else.
+void FetchOperation::CopyWhenReady(const std::shared_ptr<Preparation>& copying) {
+  if (copying->abandoned()) return;
+  if (copying->PollAwaited()) return copying->Run();
+  absl::SleepFor(copying->UntilNextLook());
+  reactor::PostCopies([copying] { CopyWhenReady(copying); });
 }
 
 void FetchOperation::StartInSeat() {
   started_ = true;
   if (payloads_ != nullptr) report_.transport = payloads_->transport();
-  if (growth_ == nullptr) return Launch();
+  if (preparation_ == nullptr) return Launch();
   if (!first_error_.ok()) {
-    AbandonGrowth();
+    AbandonPreparation();
     return Launch();
   }
   if (payloads_ == nullptr) return;
@@ -82,32 +121,32 @@ void FetchOperation::StartInSeat() {
   session::Link::HoldFetch(*payloads_, held_);
 }
 
-void FetchOperation::OnGrown() {
-  const std::shared_ptr<Growth> growth = std::exchange(growth_, nullptr);
+void FetchOperation::OnPrepared() {
+  const std::shared_ptr<Preparation> preparation = std::exchange(preparation_, nullptr);
   if (!done()) {
-    plan_ = std::move(growth->plan);
-    prepared_ = std::move(growth->status);
+    plan_ = std::move(preparation->plan);
+    prepared_ = std::move(preparation->status);
     if (started_) Launch();
   }
-  Unref();  // the growth's
+  Unref();  // the preparation's
 }
 
 void FetchOperation::OnHeldDone(const absl::Status& status) {
   held_.running = false;
-  if (growth_ != nullptr) {
+  if (preparation_ != nullptr) {
     if (first_error_.ok()) first_error_ = status;
-    AbandonGrowth();
+    AbandonPreparation();
   }
   OnTransferDone(absl::OkStatus());
 }
 
-void FetchOperation::AbandonGrowth() {
-  int waited = Growth::kWaited;
-  if (!growth_->state.compare_exchange_strong(waited, Growth::kAbandoned,
-                                              std::memory_order_acq_rel)) {
-    return;  // OnGrown comes
+void FetchOperation::AbandonPreparation() {
+  int waited = Preparation::kWaited;
+  if (!preparation_->state.compare_exchange_strong(waited, Preparation::kAbandoned,
+                                                   std::memory_order_acq_rel)) {
+    return;  // OnPrepared comes
   }
-  growth_.reset();
+  preparation_.reset();
   Unref();  // never the last: the flight has one
 }
 
@@ -189,9 +228,9 @@ void FetchOperation::OnCancel(const absl::Status& why) {
   if (first_error_.ok()) first_error_ = why;
   if (!started_) return;  // the start is still in the inbox, and will find nothing to wait for
   if (held_.running) session::Link::CancelFetch(held_);
-  if (growth_ != nullptr && payloads_ == nullptr) {
-    AbandonGrowth();
-    if (growth_ == nullptr) Launch();
+  if (preparation_ != nullptr && payloads_ == nullptr) {
+    AbandonPreparation();
+    if (preparation_ == nullptr) Launch();
     return;
   }
   for (Transfer& transfer : transfers_) {

@@ -104,6 +104,10 @@ class FetchOperation final : public Operation {
   void StartAfter(Prepare prepare) {
     if (!PrepareNow(prepare)) StartGrowing(std::move(prepare));
   }
+  using PrepareLater = absl::AnyInvocable<absl::Status(FetchPlan&) const>;
+  // Any thread. `copy` moves bytes of this process's own, and leaves the result in the plan; it may
+  // block. Runs on the copies' thread once `awaited` are ready, and ends as with StartAfter.
+  void StartCopying(PrepareLater copy, std::vector<memory::ReadinessRef> awaited);
 
   absl::Status TakeTensor(Tensor& tensor) override;
   absl::Status TakeBuffer(Buffer& buffer) override;
@@ -139,7 +143,6 @@ class FetchOperation final : public Operation {
    private:
     FetchOperation* owner_;
   };
-  struct Growth;
   struct StartWork : reactor::Work {
     explicit StartWork(FetchOperation* o)
         : Work(
@@ -148,24 +151,29 @@ class FetchOperation final : public Operation {
     FetchOperation* operation;
   };
 
-  struct GrownWork : reactor::Work {
-    explicit GrownWork(FetchOperation* o)
-        : Work([](reactor::Work* work) { static_cast<GrownWork*>(work)->operation->OnGrown(); }),
+  struct PreparedWork : reactor::Work {
+    explicit PreparedWork(FetchOperation* o)
+        : Work([](reactor::Work* work) {
+            static_cast<PreparedWork*>(work)->operation->OnPrepared();
+          }),
           operation(o) {}
     FetchOperation* operation;
   };
 
-  using PrepareLater = absl::AnyInvocable<absl::Status(FetchPlan&)>;
   // False: that needs memory that the pools do not have yet.
   bool PrepareNow(absl::FunctionRef<absl::Status(FetchPlan&)> prepare);
   void StartGrowing(PrepareLater prepare);
-  FetchOperation() : held_(this), start_work_(this), grown_work_(this) {}
+  struct Preparation;
+  // Starts, and waits for the end of what another thread is to do.
+  std::shared_ptr<Preparation> Preparing(PrepareLater prepare);
+  static void CopyWhenReady(const std::shared_ptr<Preparation>& copying);
+  FetchOperation() : held_(this), start_work_(this), prepared_work_(this) {}
   ~FetchOperation() override = default;
   void StartInSeat();
   void Launch();
-  void OnGrown();
+  void OnPrepared();
   void OnHeldDone(const absl::Status& status);
-  void AbandonGrowth();
+  void AbandonPreparation();
   void OnTransferDone(const absl::Status& status);
   void OnTransferOrdered(const absl::Status& status);
   // Ends for its user once all that is left stands in the stream, unless there is more to do then;
@@ -179,8 +187,9 @@ class FetchOperation final : public Operation {
 
   session::PayloadSetRef payloads_;
   FetchPlan plan_;
-  absl::Status prepared_;           // what `prepare` said
-  std::shared_ptr<Growth> growth_;  // until the memory is there; holds a reference
+  absl::Status prepared_;  // what `prepare` said
+  // Until the memory is there, or the copy made; holds a reference.
+  std::shared_ptr<Preparation> preparation_;
   Held held_;
   std::vector<Transfer> transfers_;  // whose addresses the session has: never grows
   FetchPlan::Finish finish_;
@@ -191,7 +200,7 @@ class FetchOperation final : public Operation {
   bool started_ = false;
   absl::Status first_error_;
   StartWork start_work_;
-  GrownWork grown_work_;
+  PreparedWork prepared_work_;
 };
 
 // A destination for each payload: the caller's, or new memory on the placement's device. Errors as

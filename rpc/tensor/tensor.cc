@@ -49,8 +49,8 @@ absl::StatusOr<Tensor> Tensor::CopyBytes(const void* data, size_t bytes, DType d
   }
   absl::StatusOr<Tensor> t = Empty(dtype, shape, device);
   if (!t.ok()) return t.status();
-  absl::Status copied =
-      memory::CopyNow(device, t->mutable_data(), static_cast<const std::byte*>(data), bytes);
+  const memory::CopyPiece all{t->mutable_data(), static_cast<const std::byte*>(data), bytes};
+  absl::Status copied = memory::CopyNow(device, {&all, 1});
   if (!copied.ok()) return copied;
   return t;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "rpc/memory/fake_device.h"
+#include "rpc/memory/fake_stream.h"
 #include "tests/client/fixture.h"
 
 namespace verbena {
@@ -93,6 +94,20 @@ struct Giver {
   test::Inference::Mock mock;
   testing::Loopback loop;
   test::Inference::Stub stub{loop.channel()};
+};
+
+// A tensor of fake:0 whose producer is queued on a stream and has not run.
+struct Produced {
+  explicit Produced(size_t count = 5000) : values(Counting(count)) {
+    tensor = *Tensor::Empty(kFloat32, Shape(static_cast<int64_t>(count)), Device::Fake(0));
+    stream.Launch([this] { Fake(0).Write(tensor.mutable_data(), values.data(), tensor.bytes()); });
+    auto later = tensor.After(DeviceStream(&stream));
+    REQUIRE_CODE(later.status(), kOk);
+    after = *std::move(later);
+  }
+  memory::FakeStream stream;
+  std::vector<float> values;
+  Tensor tensor, after;
 };
 
 }  // namespace verbena

@@ -163,31 +163,6 @@ TEST_CASE("host memory that only its user knows is fetched onto a device", "[cli
   }
 }
 
-TEST_CASE("what is here already is copied between the host and devices", "[client][device]") {
-  Fake(0), Fake(1);
-  UserTensor user(Shape(100, 5));
-  const std::vector<float> sent = Counting(500);
-  Parcel<test::InferReply> parcel;
-  parcel.Attach(*parcel->mutable_output(), user.tensor);
-  auto device = parcel.Fetch(parcel->output(), Device::Fake(1)).Get();
-  REQUIRE_CODE(device.status(), kOk);
-  CHECK((ValuesOf(Fake(1), *device) == sent));
-  auto rows = parcel.Fetch(parcel->output(), TensorSlice(3, 5), Device::Host()).Get();
-  REQUIRE_CODE(rows.status(), kOk);
-  CHECK(std::equal(sent.begin() + 15, sent.begin() + 25, rows->Values<float>()->begin()));
-  REQUIRE_CODE(parcel.Fetch(parcel->output(), TensorSlice().NextAll().Next(0, 2), Device::Host())
-                   .Get()
-                   .status(),
-               kUnimplemented);
-  v1::Buffer descriptor;
-  parcel.Attach(descriptor, FloatTensor(sent).buffer());
-  auto buffer = parcel.Fetch(descriptor, Device::Fake(0)).Get();
-  REQUIRE_CODE(buffer.status(), kOk);
-  std::vector<float> seen(500);
-  Fake(0).Read(seen.data(), buffer->data(), 2000);
-  CHECK(seen == sent);
-}
-
 TEST_CASE("device memory that is not there is refused, with its address", "[client][device]") {
   Fake(0);
   std::byte host[64];
@@ -200,20 +175,6 @@ TEST_CASE("device memory that is not there is refused, with its address", "[clie
   CHECK(status.message().find("test.InferRequest.input") != absl::string_view::npos);
   CHECK(status.message().find("are not of fake:0") != absl::string_view::npos);
 }
-
-// A tensor of fake:0 whose producer is queued on a stream and has not run.
-struct Produced {
-  explicit Produced(size_t count = 5000) : values(Counting(count)) {
-    tensor = *Tensor::Empty(kFloat32, Shape(static_cast<int64_t>(count)), Device::Fake(0));
-    stream.Launch([this] { Fake(0).Write(tensor.mutable_data(), values.data(), tensor.bytes()); });
-    auto later = tensor.After(DeviceStream(&stream));
-    REQUIRE_CODE(later.status(), kOk);
-    after = *std::move(later);
-  }
-  memory::FakeStream stream;
-  std::vector<float> values;
-  Tensor tensor, after;
-};
 
 TEST_CASE("a tensor leaves when its producer has ended, and nothing else waits for it",
           "[client][device][order]") {

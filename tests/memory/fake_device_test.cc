@@ -56,9 +56,13 @@ TEST_CASE("its copy engine reaches both sides", "[fake]") {
 TEST_CASE("a copy past the end of its memory is a fault", "[fake][hostile]") {
   const Extent extent = *Fake().Allocate(1000);
   std::vector<std::byte> host(2000);
-  CHECK(absl::IsDataLoss(CopyNow(Fake().where(), extent.base, host.data(), 1001)));
-  CHECK(absl::IsDataLoss(CopyToHostNow(Fake().where(), host.data(), extent.base + 999, 2)));
-  CHECK(CopyNow(Fake().where(), extent.base, host.data(), 1000).ok());
+  const auto copy = [](std::byte* to, const std::byte* from, size_t bytes) {
+    const CopyPiece piece{to, from, bytes};
+    return CopyNow(Fake().where(), {&piece, 1});
+  };
+  CHECK(absl::IsDataLoss(copy(extent.base, host.data(), 1001)));
+  CHECK(absl::IsDataLoss(copy(host.data(), extent.base + 999, 2)));
+  CHECK(copy(extent.base, host.data(), 1000).ok());
   Fake().Free(extent);
 }
 

@@ -278,9 +278,8 @@ absl::Status RunDeviceTest(const PortAddress& port, memory::Device& device) {
   if (status.ok()) status = memory::NicAccessOf(device)->FlushNicWrites();
   // By the device's own copies, which see what its work would see.
   memset(loop->target(), 0, kPage);
-  if (status.ok()) {
-    status = memory::CopyToHostNow(device.where(), loop->target(), page.data(), kPage);
-  }
+  const memory::CopyPiece back{loop->target(), page.data(), kPage};
+  if (status.ok()) status = memory::CopyNow(device.where(), {&back, 1});
   if (!status.ok()) return status;
   if (memcmp(loop->target(), loop->owned(), kPage) != 0) {
     return absl::DataLossError("what the NIC wrote is not what the device sees");
