@@ -10,6 +10,15 @@ namespace {
 
 using Stage = AskedStage::State;
 
+// What an owner may say of a READ; of lanes and links it has nothing to say.
+Error Answer(uint64_t error) {
+  for (const Error known :
+       {Error::kLeaseLost, Error::kOutOfBounds, Error::kNoMemory, Error::kFault}) {
+    if (error == static_cast<uint64_t>(known)) return known;
+  }
+  return Error::kUnsupported;
+}
+
 }  // namespace
 
 void Transfers::BeginStaged(uint32_t index) {
@@ -94,9 +103,7 @@ bool Transfers::StepStaged(uint32_t index) {
     if (stage.state == Stage::kAnswered) {
       const uint64_t error = link.theirs.desk().answers[i].error.load(std::memory_order_relaxed);
       if (error != 0 && t.error == Error::kOk) {
-        t.error = !LeaseStillLive(link.theirs.leases(), t.key)    ? WhyLost(link)
-                  : error <= static_cast<uint64_t>(Error::kFault) ? static_cast<Error>(error)
-                                                                  : Error::kUnsupported;
+        t.error = LeaseStillLive(link.theirs.leases(), t.key) ? Answer(error) : WhyLost(link);
       }
       if (t.error != Error::kOk || CopyStage(index, i)) {
         if (stage.state == Stage::kAnswered) FreeStage(link, i);
