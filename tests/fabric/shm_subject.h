@@ -29,8 +29,9 @@ inline Subject ShmSubject() {
 
 inline constexpr int64_t kLongNs = 60'000'000'000;
 
-// Links that close, and revocations, wait so long for streams of their peers.
-inline Subject ShmThatWaits(int64_t held_ns, int64_t revoke_held_ns = kLongNs) {
+// Links that close, and revocations, wait so long for streams of their peers; so many exports.
+inline Subject ShmThatWaits(int64_t held_ns, int64_t revoke_held_ns = kLongNs,
+                            uint32_t exports_max = fabric::shm::kExportsMax) {
   Subject subject = ShmSubject();
   subject.make = [=](auto& client, auto& server, std::shared_ptr<void>& keep) {
     auto setup = std::make_shared<SetupThread>();
@@ -39,6 +40,7 @@ inline Subject ShmThatWaits(int64_t held_ns, int64_t revoke_held_ns = kLongNs) {
     options.post_setup = [&thread = *setup](SetupThread::Job job) { thread.Post(std::move(job)); };
     options.held_ns = held_ns;
     options.revoke_held_ns = revoke_held_ns;
+    options.exports_max = exports_max;
     client = std::make_unique<fabric::shm::ShmFabric>(options);
     server = std::make_unique<fabric::shm::ShmFabric>(options);
     keep = setup;

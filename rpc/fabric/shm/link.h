@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "rpc/fabric/fabric.h"
+#include "rpc/fabric/shm/exports.h"
 #include "rpc/fabric/shm/lease_table.h"
 #include "rpc/fabric/shm/offer.h"
 #include "rpc/fabric/shm/quarantine.h"
@@ -73,9 +74,10 @@ struct Link {
   std::vector<HeldLease> held;  // revoked by force, while such a stream still read it
   absl::Status cause;
 
-  std::vector<uint64_t> exported;  // buffers that the peer has, sorted
-  std::vector<uint64_t> staged;    // buffers that it cannot be given
-  bool lends = false;              // device memory was leased to the peer
+  Exports exports;               // what the peer has of this side
+  std::vector<uint64_t> staged;  // buffers that it cannot be given
+  bool said_unexported = false;  // that some is leased without, for want of room
+  bool lends = false;            // device memory was leased to the peer
   std::unique_ptr<ServedStages> served;
   std::array<AskedStage, kStages> stages;
   uint64_t stage_sequence = 0;

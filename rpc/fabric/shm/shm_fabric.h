@@ -43,6 +43,8 @@ struct ShmOptions {
   std::function<void(absl::AnyInvocable<void() &&>)> post_setup;
   int64_t held_ns = kHeldNs;
   int64_t revoke_held_ns = kRevokeHeldNs;
+  // What this side exports at once on a link; at most kExportsMax, which its peer takes.
+  uint32_t exports_max = kExportsMax;
 };
 
 // OK, or why this process cannot have shm (no memfd, no sealing).
@@ -92,6 +94,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
     uint64_t word = 0;  // in the table, while it is live
     LinkId link = LinkId::kNone;
     uint8_t lane_index = 0;
+    uint64_t exported = 0;     // the buffer whose export it needs; 0 = none
     memory::RegionRef region;  // of a device: a stream of the peer's may outlast the lease
   };
   // Stages, whose memory's export is waited for like a lease's.
@@ -166,8 +169,13 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   void Keep(Link& link, const Ending& ending);
   // Lets go of what was kept for streams of peers', and is read no more.
   void LookAtKept();
-  // It waits until its region has been exported.
+  // It waits until its region has been exported, if that can be.
   void Pend(Link& link, const PendingLease& lease);
+  // Withdraws what no lease needs until `count` more exports are within the limit. False: they
+  // cannot be.
+  bool MakeRoom(Link& link, uint32_t count);
+  // It goes on though its region is not exported, for want of room. Logged once for a link.
+  void LeaseUnexported(Link& link, const PendingLease& lease, const absl::Status& why);
   void PostExport(Link& link, const memory::RegionRef& region);
   void OnExported(Link& link, uint64_t buffer, const absl::Status& status);
   void VoidLeases(Link& link, const Lane* lane);
@@ -188,6 +196,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   void Wake(Link& link) override { WakePeer(link); }
   void MakeStages(Link& link) override;
   void ShowStages(Link& link) override;
+  void OnStagesExported(Link& link, bool ok);
   void Answered(Link& link) override { WakePeer(link); }
   Link* LinkOf(LinkId id, uint64_t serial) override {
     Link* const link = Find(id);
@@ -204,6 +213,7 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   void WantImport(Link& link, const Want& want) override;
   void PostTake(Link& link);
   void Withdraw(uint64_t buffer);
+  void PostWithdrawal(Link& link, uint64_t buffer);
 
   const ShmOptions options_;
   Traits traits_;

@@ -1,7 +1,9 @@
 // Leases that this end owns, and READs of the peer's.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/base/clock.h"
 #include "rpc/base/log.h"
@@ -23,6 +25,11 @@ bool CanStage(const memory::Region& region, const absl::Status& why) {
   return !region.device().host_accessible() &&
          (absl::IsFailedPrecondition(why) || absl::IsPermissionDenied(why) ||
           absl::IsUnimplemented(why));
+}
+
+// Else it cannot be leased by its address in this process.
+bool ReadsProcess(const Link& link) {
+  return link.theirs.control().reads_process.load(std::memory_order_relaxed) != 0;
 }
 
 void RememberStaged(Link& link, uint64_t buffer) {
@@ -52,12 +59,12 @@ void ShmFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Region
   if (link == nullptr || link->closing) return events_.LeaseRefused(slot, Error::kLinkDown);
   if (lane.index != 0) return events_.LeaseRefused(slot, Error::kUnsupported);
   LeaseRecord& record = RecordOf(slot);
-  record =
-      LeaseRecord{LeaseRecord::State::kPending, slot.generation, kNoEntry, 0, id, lane.index, {}};
+  record = LeaseRecord{
+      LeaseRecord::State::kPending, slot.generation, kNoEntry, 0, id, lane.index, 0, {}};
   const PendingLease lease{slot, region, data, bytes};
   if (!Mappable(*region)) return LeaseLive(lease, *link, 0);
   const uint64_t buffer = region->buffer_id();
-  if (std::binary_search(link->exported.begin(), link->exported.end(), buffer)) {
+  if (link->exports.StateOf(buffer) == Exports::State::kSent) {
     return LeaseLive(lease, *link, buffer);
   }
   if (std::find(link->staged.begin(), link->staged.end(), buffer) != link->staged.end()) {
@@ -68,11 +75,40 @@ void ShmFabric::Lease(LeaseSlot slot, LinkId id, Lane lane, const memory::Region
 
 void ShmFabric::Pend(Link& link, const PendingLease& lease) {
   const uint64_t buffer = lease.region->buffer_id();
-  const bool first =
-      std::none_of(link.pending_leases.begin(), link.pending_leases.end(),
-                   [buffer](const PendingLease& p) { return p.region->buffer_id() == buffer; });
+  // A lease that was revoked meanwhile may have left its job behind.
+  if (link.exports.StateOf(buffer) == Exports::State::kNone) {
+    // Stages, without which others could not go on, have a place, kept for them until they take it.
+    const bool last = lease.slot == kStagesSlot || (link.served != nullptr && link.served->shown);
+    if (!MakeRoom(link, last ? 1 : 2)) {
+      return LeaseUnexported(link, lease,
+                             absl::ResourceExhaustedError(absl::StrCat(
+                                 "leases need more than ", options_.exports_max - 1, " exports")));
+    }
+    link.exports.Begin(buffer);
+    PostExport(link, lease.region);
+  }
   link.pending_leases.push_back(lease);
-  if (first) PostExport(link, lease.region);
+}
+
+bool ShmFabric::MakeRoom(Link& link, uint32_t count) {
+  while (link.exports.size() + count > options_.exports_max) {
+    const std::optional<uint64_t> unused = link.exports.TakeUnused();
+    if (!unused) return false;
+    PostWithdrawal(link, *unused);
+  }
+  return true;
+}
+
+void ShmFabric::LeaseUnexported(Link& link, const PendingLease& lease, const absl::Status& why) {
+  if (!std::exchange(link.said_unexported, true)) {
+    VERBENA_LOG(kWarning, "shm: some memory is leased to a peer without an export, and read by ",
+                "stages or from this process: ", why.message());
+  }
+  if (lease.slot == kStagesSlot) return stages_.OnShown(link, false);
+  if (!lease.region->device().host_accessible()) return LeaseLive(lease, link, kStagedBuffer);
+  if (ReadsProcess(link)) return LeaseLive(lease, link, 0);
+  RecordOf(lease.slot) = LeaseRecord();
+  events_.LeaseRefused(lease.slot, Error::kNoMemory);
 }
 
 void ShmFabric::LeaseLive(const PendingLease& lease, Link& link, uint64_t buffer) {
@@ -88,6 +124,7 @@ void ShmFabric::LeaseLive(const PendingLease& lease, Link& link, uint64_t buffer
     record = LeaseRecord();
     return events_.LeaseRefused(lease.slot, Error::kNoMemory);
   }
+  if (!by_address) link.exports.Use(record.exported = buffer);
   // The peer may ask for device memory by way of stages, whether or not it was exported.
   if (!lease.region->device().host_accessible()) {
     record.region = lease.region;
@@ -111,10 +148,7 @@ void ShmFabric::PostExport(Link& link, const memory::RegionRef& region) {
 }
 
 void ShmFabric::OnExported(Link& link, uint64_t buffer, const absl::Status& status) {
-  if (status.ok()) {
-    link.exported.insert(std::upper_bound(link.exported.begin(), link.exported.end(), buffer),
-                         buffer);
-  }
+  link.exports.End(buffer, status.ok());
   const Error refusal = absl::IsUnavailable(status) ? Error::kLinkDown : Error::kUnsupported;
   std::vector<PendingLease> others;
   bool stages = false, first = true;
@@ -126,8 +160,10 @@ void ShmFabric::OnExported(Link& link, uint64_t buffer, const absl::Status& stat
     const bool staged = CanStage(*p.region, status);
     stages |= staged;
     if (staged && std::exchange(first, false)) RememberStaged(link, buffer);
-    if (p.slot == kStagesSlot) {
-      stages_.OnShown(link, status.ok());
+    if (absl::IsResourceExhausted(status)) {
+      LeaseUnexported(link, p, status);
+    } else if (p.slot == kStagesSlot) {
+      OnStagesExported(link, status.ok());
     } else if (status.ok() || staged) {
       LeaseLive(p, link, staged ? kStagedBuffer : buffer);
     } else {
@@ -135,7 +171,7 @@ void ShmFabric::OnExported(Link& link, uint64_t buffer, const absl::Status& stat
       events_.LeaseRefused(p.slot, refusal);
     }
   }
-  if (refusal == Error::kUnsupported && !status.ok()) {
+  if (!status.ok() && !absl::IsUnavailable(status) && !absl::IsResourceExhausted(status)) {
     VERBENA_LOG(kWarning, "memory cannot be ", stages ? "mapped by peers" : "leased",
                 " over shm: ", status.message());
   }
@@ -158,6 +194,7 @@ void ShmFabric::Revoke(LeaseSlot slot) {
   if (record.state == LeaseRecord::State::kLive && link != nullptr) {
     link->leases.Revoke(record.entry);
   }
+  if (link != nullptr && record.exported != 0) link->exports.Unuse(record.exported);
   stages_.End(slot);  // also of a lane that is down
   record = LeaseRecord();
   if (StillRead(ending)) {
@@ -268,10 +305,15 @@ void ShmFabric::MakeStages(Link& link) {
 
 void ShmFabric::ShowStages(Link& link) {
   const memory::RegionRef& region = link.served->block.region();
-  const bool known =
-      std::binary_search(link.exported.begin(), link.exported.end(), region->buffer_id());
-  if (known) return stages_.OnShown(link, true);
+  if (link.exports.StateOf(region->buffer_id()) == Exports::State::kSent) {
+    return OnStagesExported(link, true);
+  }
   Pend(link, {kStagesSlot, region, link.served->block.data(), link.served->block.bytes()});
+}
+
+void ShmFabric::OnStagesExported(Link& link, bool ok) {
+  if (ok) link.exports.Use(link.served->block.region()->buffer_id());  // as long as the link
+  stages_.OnShown(link, ok);
 }
 
 void ShmFabric::OnTransferDone(ReadSlot slot, Error error, Path path) {
@@ -301,13 +343,12 @@ void ShmFabric::PostTake(Link& link) {
 void ShmFabric::Withdraw(uint64_t buffer) {
   for (const std::unique_ptr<Link>& link : links_) {
     if (link == nullptr || link->closing) continue;
-    const auto it = std::lower_bound(link->exported.begin(), link->exported.end(), buffer);
-    if (it == link->exported.end() || *it != buffer) continue;
-    link->exported.erase(it);
-    options_.post_setup([channel = link->channel, buffer] {
-      channel->SendWithdrawal(buffer).IgnoreError();  // else it ends with the link
-    });
+    if (link->exports.Forget(buffer)) PostWithdrawal(*link, buffer);
   }
+}
+
+void ShmFabric::PostWithdrawal(Link& link, uint64_t buffer) {
+  options_.post_setup([channel = link.channel, buffer] { channel->Withdraw(buffer); });
 }
 
 }  // namespace verbena::fabric::shm

@@ -35,11 +35,14 @@ void ShmFabric::TakeResults() {
 void ShmFabric::OnTaken(Link& link, const JobResult& result) {
   const Taken& taken = result.taken;
   link.importing = false;
-  link.imports.insert(link.imports.end(), taken.imports.begin(), taken.imports.end());
-  std::erase_if(link.imports, [&](const Import& import) {
-    return std::find(taken.withdrawn.begin(), taken.withdrawn.end(), import.buffer) !=
+  // Before what was mapped: that may be of the same buffers, exported anew.
+  const auto withdrawn = [&taken](const auto& known) {
+    return std::find(taken.withdrawn.begin(), taken.withdrawn.end(), known.buffer) !=
            taken.withdrawn.end();
-  });
+  };
+  std::erase_if(link.imports, withdrawn);
+  std::erase_if(link.unmapped, withdrawn);
+  link.imports.insert(link.imports.end(), taken.imports.begin(), taken.imports.end());
   if (!taken.not_mapped.ok()) {
     VERBENA_LOG(kWarning, "READs of what a peer exported are off: ", taken.not_mapped.ToString());
   }

@@ -1,11 +1,13 @@
 #include "rpc/fabric/shm/side_channel.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -13,9 +15,29 @@
 
 #include "absl/strings/str_cat.h"
 #include "rpc/base/fork.h"
+#include "rpc/base/log.h"
 
 namespace verbena::fabric::shm {
 namespace {
+
+// Of all links: descriptors of devices' memory that are kept, to map it for another device too.
+std::atomic<uint64_t> device_descriptors{0};
+
+rlimit DescriptorLimit() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return limit;
+}
+
+// The other half is for what cannot go on without: host memory of peers, stages among it, and
+// whatever else the process has. Device memory is read without a descriptor too.
+uint64_t DeviceDescriptorsMax() { return DescriptorLimit().rlim_cur / 2; }
+
+void CloseDescriptor(int& fd, Device::Kind kind) {
+  if (fd < 0) return;
+  if (kind != Device::Kind::kHost) device_descriptors.fetch_sub(1, std::memory_order_relaxed);
+  close(std::exchange(fd, -1));
+}
 
 constexpr uint32_t kMagic = 0x53425645;            // "EVBS"
 constexpr uint32_t kWithdrawalMagic = 0x53425657;  // "WVBS"
@@ -62,8 +84,9 @@ uid_t OverflowUid() {
   return uid;
 }
 
-// One whole message, and its descriptor if it has one. NOT_FOUND: nothing has come.
-absl::Status Receive(int socket, ExportMessage& message, int& fd) {
+// One whole message, and its descriptor if it has one. `lost`: it had one, and this process has no
+// room for it. NOT_FOUND: nothing has come.
+absl::Status Receive(int socket, ExportMessage& message, int& fd, bool& lost) {
   alignas(cmsghdr) char room[CMSG_SPACE(4 * sizeof(int))];
   iovec part{&message, sizeof message};
   msghdr header{};
@@ -88,9 +111,7 @@ absl::Status Receive(int socket, ExportMessage& message, int& fd) {
       }
     }
   }
-  if (count == 0 && (header.msg_flags & MSG_CTRUNC) != 0) {
-    return absl::ResourceExhaustedError("shm: no descriptor is left here for an export");
-  }
+  lost = count == 0 && (header.msg_flags & MSG_CTRUNC) != 0;
   const bool exports = message.magic == kMagic && count <= 1;
   const bool withdraws = message.magic == kWithdrawalMagic && count == 0;
   if (n != sizeof message || (!exports && !withdraws)) {
@@ -98,7 +119,7 @@ absl::Status Receive(int socket, ExportMessage& message, int& fd) {
         "shm: neither an export nor a withdrawal: mark ", absl::Hex(message.magic), ", ", n,
         " bytes with ", count, " descriptors; they have ", sizeof message, " bytes with 1 or 0"));
   }
-  return exports ? CheckWay(message, count) : absl::OkStatus();
+  return exports ? CheckWay(message, lost ? 1 : count) : absl::OkStatus();
 }
 
 }  // namespace
@@ -109,9 +130,7 @@ SideChannel::~SideChannel() {
     close(fd_);
   }
   if (peer_pidfd_ >= 0) close(peer_pidfd_);
-  for (const auto& [buffer, exported] : exports_) {
-    if (exported.what.fd >= 0) close(exported.what.fd);
-  }
+  for (auto& [buffer, exported] : exports_) CloseDescriptor(exported.what.fd, exported.kind);
 }
 
 absl::Status SideChannel::Adopt(int& socket) {
@@ -134,6 +153,8 @@ absl::Status SideChannel::Adopt(int& socket) {
 }
 
 absl::Status SideChannel::SendExport(const memory::Region& region) {
+  // The peer may have no room before, or have the same still.
+  if (absl::Status status = SendWithdrawals(); !status.ok()) return status;
   ExportMessage message;
   message.buffer = region.buffer_id();
   if (region.device().host_accessible()) {
@@ -185,23 +206,36 @@ absl::Status SideChannel::Send(const void* message, size_t bytes, int fd) {
   return gone ? absl::UnavailableError(text) : absl::ResourceExhaustedError(text);
 }
 
-absl::Status SideChannel::SendWithdrawal(uint64_t buffer) {
-  ExportMessage message;
-  message.magic = kWithdrawalMagic;
-  message.buffer = buffer;
-  return Send(&message, sizeof message, -1);
+void SideChannel::Withdraw(uint64_t buffer) {
+  withdrawals_.push_back(buffer);
+  SendWithdrawals().IgnoreError();  // else they go with the next export, or the link
+}
+
+absl::Status SideChannel::SendWithdrawals() {
+  size_t sent = 0;
+  absl::Status status;
+  for (; sent < withdrawals_.size(); ++sent) {
+    ExportMessage message;
+    message.magic = kWithdrawalMagic;
+    message.buffer = withdrawals_[sent];
+    if (status = Send(&message, sizeof message, -1); !status.ok()) break;
+  }
+  withdrawals_.erase(withdrawals_.begin(), withdrawals_.begin() + static_cast<ptrdiff_t>(sent));
+  return status;
 }
 
 absl::Status SideChannel::Take(memory::Device& host, absl::Span<const Want> wants, Taken& taken) {
   absl::Status status = TakeMessages(taken);
   for (const Want& want : wants) {
     ImportRef memory = want.mapped;
+    const auto known = exports_.find(want.buffer);
+    // What was mapped is of an export that was withdrawn since, and made anew.
+    if (known != exports_.end() && !known->second.mapped) memory = nullptr;
     if (memory == nullptr) {
       memory = Map(want, host, taken.not_mapped);
-      const auto known = exports_.find(want.buffer);
-      if (memory == nullptr && known != exports_.end() &&
-          known->second.kind != Device::Kind::kHost) {
-        taken.unmapped.push_back({want.buffer, want.into});
+      const bool of_host = known != exports_.end() && known->second.kind == Device::Kind::kHost;
+      if (memory == nullptr && known != exports_.end() && (!of_host || known->second.lost)) {
+        taken.unmapped.push_back({want.buffer, want.into, of_host});
       }
       if (memory == nullptr) continue;
       taken.imports.push_back({want.buffer, want.into, memory});
@@ -216,6 +250,7 @@ ImportRef SideChannel::Map(const Want& want, memory::Device& host, absl::Status&
   const auto it = exports_.find(want.buffer);
   if (it == exports_.end()) return nullptr;
   Exported& exported = it->second;
+  if (exported.lost) return nullptr;  // as was said
   const bool of_host = exported.kind == Device::Kind::kHost;
   memory::Device* const importer =
       of_host ? &host : memory::ImporterFor(exported.kind, exported.what, *want.into);
@@ -229,6 +264,11 @@ ImportRef SideChannel::Map(const Want& want, memory::Device& host, absl::Status&
     exported.what.fd = -1;  // ImportOnce takes it
   } else if (what.fd >= 0) {
     what.fd = fcntl(what.fd, F_DUPFD_CLOEXEC, 0);  // another device of ours may want it too
+    if (what.fd < 0) {
+      exported.lost = true;
+      SayNoDescriptor();
+      return nullptr;
+    }
   }
   auto mapped = ImportOnce(*importer, what);
   why.Update(mapped.status());
@@ -243,18 +283,30 @@ absl::Status SideChannel::Forget(uint64_t buffer, Taken& taken) {
                                                    ", which is none of the ", exports_.size(),
                                                    " that the peer exports"));
   }
-  if (it->second.mapped) taken.withdrawn.push_back(buffer);
-  if (it->second.what.fd >= 0) close(it->second.what.fd);
+  if (it->second.mapped || it->second.lost) taken.withdrawn.push_back(buffer);
+  CloseDescriptor(it->second.what.fd, it->second.kind);
   exports_.erase(it);
   return absl::OkStatus();
 }
 
-absl::Status SideChannel::Announce(const memory::Export& what, Device::Kind kind) {
+void SideChannel::SayNoDescriptor() {
+  if (std::exchange(said_no_descriptor_, true)) return;
+  const rlimit limit = DescriptorLimit();
+  VERBENA_LOG(kWarning,
+              "shm: no descriptor is left for memory that a peer exports: ", "RLIMIT_NOFILE is ",
+              limit.rlim_cur, ", its hard limit ", limit.rlim_max, ", and ",
+              device_descriptors.load(std::memory_order_relaxed), " of at most ",
+              DeviceDescriptorsMax(), " are kept for device memory, which is read by way of ",
+              "stages now; READs of host memory without one fail");
+}
+
+absl::Status SideChannel::Announce(const memory::Export& what, Device::Kind kind, bool lost) {
   if (exports_.size() == kExportsMax) {
     return absl::ResourceExhaustedError(
         absl::StrCat("shm: the peer exports more than ", kExportsMax, " slabs"));
   }
-  if (what.way == memory::ExportWay::kMemfd) {
+  if (lost) SayNoDescriptor();
+  if (what.way == memory::ExportWay::kMemfd && !lost) {
     const auto size = CheckSealed(what.fd, F_SEAL_SHRINK);
     if (!size.ok()) return size.status();
     if (what.bytes == 0 || what.offset > *size || what.bytes > *size - what.offset ||
@@ -263,7 +315,7 @@ absl::Status SideChannel::Announce(const memory::Export& what, Device::Kind kind
                                                      what.bytes, ") of a memfd of ", *size));
     }
   }
-  const auto [it, inserted] = exports_.emplace(what.buffer_id, Exported{kind, what});
+  const auto [it, inserted] = exports_.emplace(what.buffer_id, Exported{kind, what, false, lost});
   if (!inserted) {
     return absl::InvalidArgumentError(
         absl::StrCat("shm: buffer ", what.buffer_id, " exported twice"));
@@ -272,6 +324,12 @@ absl::Status SideChannel::Announce(const memory::Export& what, Device::Kind kind
   const bool useless = kind != Device::Kind::kHost && what.fd >= 0 &&
                        memory::ImporterFor(kind, what, memory::HostDevice()) == nullptr;
   if (useless) close(std::exchange(exported.what.fd, -1));
+  if (kind == Device::Kind::kHost || exported.what.fd < 0) return absl::OkStatus();
+  if (device_descriptors.fetch_add(1, std::memory_order_relaxed) >= DeviceDescriptorsMax()) {
+    CloseDescriptor(exported.what.fd, kind);
+    exported.lost = true;
+    SayNoDescriptor();
+  }
   return absl::OkStatus();
 }
 
@@ -289,7 +347,8 @@ absl::Status SideChannel::TakeOne(Taken& taken) {
   ExportMessage message;
   message.magic = 0;
   int fd = -1;
-  absl::Status status = Receive(fd_, message, fd);
+  bool lost = false;
+  absl::Status status = Receive(fd_, message, fd, lost);
   if (status.ok() && message.magic == kWithdrawalMagic) return Forget(message.buffer, taken);
   if (status.ok()) {
     memory::Export from_peer;
@@ -300,7 +359,7 @@ absl::Status SideChannel::TakeOne(Taken& taken) {
     from_peer.buffer_id = message.buffer;
     from_peer.hardware = message.hardware;
     from_peer.handle = message.handle;
-    status = Announce(from_peer, static_cast<Device::Kind>(message.device_kind));
+    status = Announce(from_peer, static_cast<Device::Kind>(message.device_kind), lost);
   }
   if (!status.ok() && fd >= 0) close(fd);
   return status;

@@ -160,17 +160,12 @@ void Transfers::Begin(uint32_t index) {
   if (t.error != Error::kOk || t.bytes == 0) return Finish(index);
   if (view.buffer != 0) {
     if (view.buffer == kStagedBuffer) return BeginStaged(index);
-    const std::vector<Unmapped>& unmapped = link.unmapped;
-    const auto cannot_be_mapped = [&] {
-      return std::find(unmapped.begin(), unmapped.end(), Unmapped{view.buffer, t.into}) !=
-             unmapped.end();
-    };
     // What was tried once in vain is not tried for each READ.
-    if (FindImport(link, view.buffer, *t.into) == nullptr && cannot_be_mapped()) {
-      return BeginStaged(index);
+    if (FindImport(link, view.buffer, *t.into) == nullptr && BeginUnmapped(index, view.buffer)) {
+      return;
     }
     if (!HasImport(t, view)) return;
-    if (t.import == nullptr && cannot_be_mapped()) return BeginStaged(index);
+    if (t.import == nullptr && BeginUnmapped(index, view.buffer)) return;
     const size_t mapped = t.import == nullptr ? 0 : t.import->mapping().bytes;
     t.error = t.import == nullptr ? Error::kUnsupported : Error::kOutOfBounds;
     if (view.start > mapped || t.offset > mapped - view.start ||
@@ -242,6 +237,22 @@ bool Transfers::TakesPath(uint32_t index, Path path, bool ordered) {
   t.error = Error::kUnsupported;
   Finish(index);
   return false;
+}
+
+bool Transfers::BeginUnmapped(uint32_t index, uint64_t buffer) {
+  Transfer& t = all_[index];
+  const std::vector<Unmapped>& unmapped = t.link->unmapped;
+  const auto it = std::find_if(unmapped.begin(), unmapped.end(), [&](const Unmapped& one) {
+    return one.buffer == buffer && one.into == t.into;
+  });
+  if (it == unmapped.end()) return false;
+  if (it->of_host) {
+    t.error = Error::kNoMemory;
+    Finish(index);
+  } else {
+    BeginStaged(index);
+  }
+  return true;
 }
 
 void Transfers::BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset) {

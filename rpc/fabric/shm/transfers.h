@@ -120,6 +120,9 @@ class Transfers {
   // Whether the first byte would come as the READ requires, and in the order that it wants, which
   // only copies between devices have; else it has ended.
   bool TakesPath(uint32_t index, Path path, bool ordered = false);
+  // False: it is not known that `buffer` cannot be mapped. Else it is staged, or ends: for host
+  // memory this process had no descriptor.
+  bool BeginUnmapped(uint32_t index, uint64_t buffer);
   void BeginMapped(uint32_t index, const memory::Mapping& mapping, uint64_t offset);
   void BeginProcess(uint32_t index, uint64_t address);
   // Whether its owner has closed the link, or is dead.
