@@ -15,14 +15,20 @@ namespace verbena::memory {
 namespace {
 
 // Domains hear of it when it is made and when its last user is gone: what peers have of it is
-// withdrawn then.
+// withdrawn then. Its number is its own and not the allocation's: of one that was forgotten while
+// it was used, another region is made, which the end of the first does not concern.
 class DeviceRegion final : public Region {
  public:
   DeviceRegion(Device& device, const Extent& extent)
-      : Region(device, extent, RegionKind::kForeign, -1, 0) {}
+      : Region(device, {extent.base, extent.bytes, NextBufferId()}, RegionKind::kForeign, -1, 0),
+        described_(extent) {}
   ~DeviceRegion() override {
     PostToSetup([id = buffer_id()] { UnregisterRegion(id).IgnoreError(); });
   }
+  const Extent& described() const { return described_; }
+
+ private:
+  const Extent described_;
 };
 
 // Adjoining mappings.
@@ -40,7 +46,7 @@ class JoinedRegion final : public Region {
 struct Table {
   using Key = std::pair<Device*, std::byte*>;
   struct Entry {
-    RegionRef region;
+    std::shared_ptr<const DeviceRegion> region;
     std::list<Key>::iterator turn;
   };
   absl::Mutex mutex;
@@ -59,7 +65,7 @@ RegionRef Find(Table& table, Device& device, const Extent& extent, RegionRef& go
   const Table::Key key(&device, extent.base);
   const auto it = table.regions.find(key);
   if (it == table.regions.end()) return nullptr;
-  if (it->second.region->buffer_id() == extent.buffer_id) {
+  if (it->second.region->described().buffer_id == extent.buffer_id) {
     table.turns.splice(table.turns.end(), table.turns, it->second.turn);
     return it->second.region;
   }
@@ -91,7 +97,7 @@ void DropGone() {
 RegionRef FindOrMake(Device& device, const Extent& extent) {
   Table& table = TheTable();
   RegionRef gone, longest_unused;
-  RegionRef made;
+  std::shared_ptr<const DeviceRegion> made;
   {
     absl::MutexLock lock(&table.mutex);
     if (RegionRef known = Find(table, device, extent, gone)) return known;
@@ -135,6 +141,12 @@ absl::Span<const RegionRef> PartsOf(const Region& region) {
   return joined == nullptr ? absl::Span<const RegionRef>() : joined->parts();
 }
 
+Extent ExtentOf(const Region& region) {
+  if (region.kind() != RegionKind::kForeign) return region.extent();
+  const auto* const described = dynamic_cast<const DeviceRegion*>(&region);
+  return described == nullptr ? region.extent() : described->described();
+}
+
 bool StillThere(const Region& region) {
   const absl::Span<const RegionRef> parts = PartsOf(region);
   if (!parts.empty()) {
@@ -142,7 +154,7 @@ bool StillThere(const Region& region) {
                        [](const RegionRef& part) { return StillThere(*part); });
   }
   if (region.device().host_accessible() || region.kind() != RegionKind::kForeign) return true;
-  return region.device().IsThere({region.base(), region.bytes(), region.buffer_id()});
+  return region.device().IsThere(ExtentOf(region));
 }
 
 }  // namespace verbena::memory

@@ -29,6 +29,10 @@ RegionRef JoinRegions(std::vector<RegionRef> parts);
 // In order, while `region` lives; empty where it was not joined. Any thread.
 absl::Span<const RegionRef> PartsOf(const Region& region);
 
+// As the region's device describes it, for what is asked of that: several regions may be of one
+// allocation, each with a number of its own. Any thread.
+Extent ExtentOf(const Region& region);
+
 // Whether memory that a user allocated is what it was when the region was made: neither freed, nor
 // freed and allocated again. Of other memory that is so. A microsecond. Any thread.
 bool StillThere(const Region& region);

@@ -107,5 +107,30 @@ TEST_CASE("regions that nobody uses are kept, but not without end", "[device_reg
   for (const Extent& extent : extents) Fake().Free(extent);
 }
 
+TEST_CASE("the end of a region that was forgotten is not that of the next of its allocation",
+          "[device_regions]") {
+  Domain domain;
+  const Extent shared = *Fake().Allocate(4096);
+  RegionRef forgotten = Of(shared.base, 1);
+  std::vector<Extent> others;
+  for (size_t i = 0; i < kDeviceRegionsMax; ++i) {
+    others.push_back(*Fake().Allocate(64));
+    Of(others.back().base, 1);
+  }
+  const RegionRef next = Of(shared.base + 64, 1);
+  REQUIRE(next != forgotten);
+  CHECK(domain.known.contains(next->buffer_id()));
+  const uint64_t number = forgotten->buffer_id();
+  forgotten.reset();
+  CHECK(domain.known.contains(next->buffer_id()));
+  CHECK_FALSE(domain.known.contains(number));
+  // It can be exported, as what the device knows.
+  CHECK(Fake().ExportTo(ExtentOf(*next), ExportWay::kMemfd).ok());
+  CHECK(StillThere(*next));
+  others.push_back(shared);
+  for (const Extent& extent : others) Fake().Free(extent);
+  CHECK_FALSE(StillThere(*next));
+}
+
 }  // namespace
 }  // namespace verbena::memory

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/base/fork.h"
 #include "rpc/base/log.h"
+#include "rpc/memory/device_regions.h"
 
 namespace verbena::fabric::shm {
 namespace {
@@ -169,7 +170,7 @@ absl::Status SideChannel::SendExport(const memory::Region& region) {
                                                         extents->size(), " mappings of a device"));
     }
   }
-  auto exported = region.device().ExportTo(region.extent(), memory::ExportWay::kHostPeer);
+  auto exported = region.device().ExportTo(memory::ExtentOf(region), memory::ExportWay::kHostPeer);
   if (!exported.ok()) return exported.status();
   message.device_kind = static_cast<uint8_t>(region.device().where().kind());
   message.way = static_cast<uint8_t>(exported->way);
