@@ -69,7 +69,11 @@ struct Rogue {
       case 3: {
         for (uint32_t i = 0; i < fabric::shm::kStages; ++i) {
           fabric::shm::StageAnswer& answer = desk.answers[i];
-          answer.error.store(Up(4) == 0 ? Word() : 0);
+          // Anything else is seen when it is looked at, and the link ends.
+          constexpr Error kOthers[] = {Error::kLeaseLost, Error::kOutOfBounds, Error::kUnsupported,
+                                       Error::kNoMemory, Error::kFault};
+          answer.error.store(Up(4) == 0 ? static_cast<uint64_t>(kOthers[Up(5)]) : 0);
+          if (Up(400) == 0) answer.error.store(Word());
           answer.buffer.store(Up(6) == 0 ? Word() : 77 + Up(exports + 1));
           answer.start.store(Up(2) == 0 ? Word() : 0);
           const auto& asked = victim.peer.theirs.desk().requests[i].sequence;

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "tests/fabric/fake_region.h"
 #include "tests/fabric/shm_victim.h"
 
@@ -154,6 +155,35 @@ TEST_CASE("memory on a device that this process has not cannot be READ, and the 
   victim.Withdraw(kBuffer + 1);
   CHECK(victim.Until([&] { return victim.Read(here, 0, 64) == Error::kUnsupported; }));
   CHECK(victim.events.down[kLink].empty());
+}
+
+TEST_CASE("an owner says of a READ by way of stages what it may, or its link ends",
+          "[shm][hostile]") {
+  const auto read = [](Victim& victim, uint64_t status) {
+    const int fd = SealedMemfd(8192);
+    victim.ExportElsewhere(kBuffer, fd);
+    close(fd);
+    fabric::RemoteKey key;
+    victim.peer.leases.Add(kBuffer, 0, 4096, key);
+    fabric::shm::StageAnswer& answer = victim.peer.mine.desk().answers[0];
+    answer.error.store(status);
+    answer.sequence.store(1);
+    return victim.Read(key, 0, 64);
+  };
+  for (const Error error : {Error::kLeaseLost, Error::kOutOfBounds, Error::kUnsupported,
+                            Error::kNoMemory, Error::kFault}) {
+    Victim victim;
+    CHECK(read(victim, static_cast<uint64_t>(error)) == error);
+    CHECK(victim.events.down[kLink].empty());
+  }
+  // With "lane down" it would be READ again for as long as the peer says that.
+  for (const uint64_t status :
+       {static_cast<uint64_t>(Error::kLaneDown), static_cast<uint64_t>(Error::kLinkDown),
+        uint64_t{8}, uint64_t{1} << 32, ~uint64_t{0}}) {
+    Victim victim;
+    CHECK(read(victim, status) == Error::kLinkDown);
+    Names(victim.DownWith(), "INVALID_ARGUMENT", absl::StrCat("status ", status));
+  }
 }
 
 TEST_CASE("a peer that exports and withdraws without end does not keep the setup thread",

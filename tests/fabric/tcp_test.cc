@@ -152,6 +152,8 @@ TEST_CASE("answers that cannot be take their link down, and end every READ", "[t
                              AnswerBytes(0, Error::kOk, 65),
                              AnswerBytes(0, static_cast<Error>(99), 0),
                              AnswerBytes(0, Error::kLinkDown, 0),
+                             AnswerBytes(0, Error::kLaneDown, 0),
+                             good + TrailerBytes(0, Error::kLaneDown),
                              AnswerBytes(0, Error::kLeaseLost, 64),
                              std::string(tcp::kAnswerBytes, '\xff'),
                              good + TrailerBytes(7, Error::kOk),

@@ -357,6 +357,30 @@ TEST_CASE("a payload in several mappings is pieces of one entry, and too many ar
   }
 }
 
+TEST_CASE("a fetch ends with whatever its owner always says of its READs", "[session][transfers]") {
+  Pair pair(Network(false));
+  REQUIRE(pair.Connect().ok());
+  Held held(pair, 200'000);
+  for (const auto& [error, code] :
+       {std::pair(Error::kLeaseLost, absl::StatusCode::kDataLoss),
+        std::pair(Error::kOutOfBounds, absl::StatusCode::kOutOfRange),
+        std::pair(Error::kUnsupported, absl::StatusCode::kUnimplemented),
+        std::pair(Error::kNoMemory, absl::StatusCode::kResourceExhausted),
+        std::pair(Error::kFault, absl::StatusCode::kDataLoss),
+        std::pair(Error::kOk, absl::StatusCode::kOk)}) {
+    fabric::sim::Faults faults;
+    faults.read_answer = error;
+    pair.network.SetFaults(faults);
+    WholeFetch fetch(held);
+    fetch.Start();
+    REQUIRE(pair.Run([&] { return fetch.done(); }, 60'000));
+    CHECK(fetch.status.code() == code);
+  }
+  held.Answer();
+  REQUIRE(pair.Run([&] { return held.call.done(); }));
+  held.served->payloads.reset();
+}
+
 TEST_CASE("a fabric that cannot lease ends the call, not the link", "[session][leases]") {
   Pair pair(Network(false));
   REQUIRE(pair.Connect().ok());

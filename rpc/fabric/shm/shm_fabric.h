@@ -194,6 +194,9 @@ class ShmFabric final : public Fabric, private Transfers::Owner, private StageSe
   void OnTransferDone(ReadSlot slot, Error error, Path path) override;
   void OnTransferOrdered(ReadSlot slot, Path path) override;
   void Wake(Link& link) override { WakePeer(link); }
+  void OnViolation(Link& link, const absl::Status& cause) override {
+    if (!link.closing) Fail(link, cause);
+  }
   void MakeStages(Link& link) override;
   void ShowStages(Link& link) override;
   void OnStagesExported(Link& link, bool ok);

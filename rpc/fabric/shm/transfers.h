@@ -37,6 +37,8 @@ class Transfers {
     // The peer waits, or may, for what this side wrote.
     virtual void Wake(Link& link) = 0;
     virtual void WantImport(Link& link, const Want& want) = 0;
+    // The peer wrote what none may: its link has to end.
+    virtual void OnViolation(Link& link, const absl::Status& cause) = 0;
 
    protected:
     ~Owner() = default;

@@ -3,21 +3,14 @@
 // sides copy at once.
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "rpc/fabric/read_answer.h"
 #include "rpc/fabric/shm/transfers.h"
 
 namespace verbena::fabric::shm {
 namespace {
 
 using Stage = AskedStage::State;
-
-// What an owner may say of a READ; of lanes and links it has nothing to say.
-Error Answer(uint64_t error) {
-  for (const Error known :
-       {Error::kLeaseLost, Error::kOutOfBounds, Error::kNoMemory, Error::kFault}) {
-    if (error == static_cast<uint64_t>(known)) return known;
-  }
-  return Error::kUnsupported;
-}
 
 }  // namespace
 
@@ -102,8 +95,14 @@ bool Transfers::StepStaged(uint32_t index) {
     }
     if (stage.state == Stage::kAnswered) {
       const uint64_t error = link.theirs.desk().answers[i].error.load(std::memory_order_relaxed);
+      if (!OwnerMayAnswer(error)) {
+        if (t.error == Error::kOk) t.error = Error::kLinkDown;
+        owner_.OnViolation(link, absl::InvalidArgumentError(absl::StrCat(
+                                     "shm: a stage was answered with status ", error)));
+      }
       if (error != 0 && t.error == Error::kOk) {
-        t.error = LeaseStillLive(link.theirs.leases(), t.key) ? Answer(error) : WhyLost(link);
+        const bool live = LeaseStillLive(link.theirs.leases(), t.key);
+        t.error = live ? static_cast<Error>(error) : WhyLost(link);
       }
       if (t.error != Error::kOk || CopyStage(index, i)) {
         if (stage.state == Stage::kAnswered) FreeStage(link, i);

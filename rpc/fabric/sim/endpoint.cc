@@ -295,6 +295,7 @@ void Endpoint::Read(ReadSlot slot, LinkId link, Lane lane, const RemoteKey& key,
     return;
   }
   if (state_->Chance(state_->faults.read_lost)) return;
+  done.error = state_->faults.read_answer;
   if (state_->Chance(state_->faults.read_breaks_lane)) done.error = Error::kLaneDown;
   state_->Post(*port, std::move(done), state_->now_ns + state_->Delay(), false);
 }

@@ -47,10 +47,11 @@ struct NetworkOptions {
 struct Faults {
   double read_lost = 0;  // never completes, until its lane is broken
   double read_breaks_lane = 0;
-  double frame_late = 0;     // 100 times the longest delay
-  double lease_refused = 0;  // OnLeased(kNoMemory)
-  bool no_lanes = false;     // PrepareLane fails
-  bool hold_reads = false;   // READs do not complete until this is off again
+  double frame_late = 0;           // 100 times the longest delay
+  double lease_refused = 0;        // OnLeased(kNoMemory)
+  Error read_answer = Error::kOk;  // not kOk: what owners say of every READ
+  bool no_lanes = false;           // PrepareLane fails
+  bool hold_reads = false;         // READs do not complete until this is off again
 };
 
 struct Statistics {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "rpc/fabric/read_answer.h"
 
 namespace verbena::fabric::tcp {
 namespace {
@@ -27,23 +28,6 @@ T Get(const void* from, size_t at) {
   return value;
 }
 
-// What the owner of a lease may answer.
-bool Answerable(uint8_t status) {
-  switch (static_cast<Error>(status)) {
-    case Error::kOk:
-    case Error::kLeaseLost:
-    case Error::kOutOfBounds:
-    case Error::kUnsupported:
-    case Error::kNoMemory:
-    case Error::kFault:
-      return true;
-    case Error::kLaneDown:
-    case Error::kLinkDown:
-      return false;
-  }
-  return false;
-}
-
 absl::Status CheckEcho(absl::string_view what, const std::byte* from, uint32_t sequence) {
   const auto echoed = Get<uint32_t>(from, 0);
   if (echoed != sequence) {
@@ -51,7 +35,7 @@ absl::Status CheckEcho(absl::string_view what, const std::byte* from, uint32_t s
         absl::StrCat("tcp: ", what, " of READ ", echoed, ", expected ", sequence));
   }
   const auto word = Get<uint32_t>(from, 4);
-  if (word > UINT8_MAX || !Answerable(static_cast<uint8_t>(word))) {
+  if (!OwnerMayAnswer(word)) {
     return absl::DataLossError(absl::StrCat("tcp: ", what, " with status ", word));
   }
   return absl::OkStatus();
