@@ -83,6 +83,9 @@ inline constexpr uint64_t kVerbsReadBytesMax = 8 << 20;
 // Rows of a slice below this are not READ one by one: what encloses them is, and the CPU picks them
 // out.
 inline constexpr uint64_t kGatherBelowBytes = 4 << 10;
+// Rows of a slice that a device picks out, with copies of its own. More is refused with
+// INVALID_ARGUMENT.
+inline constexpr size_t kDeviceRowsMax = 1 << 16;
 // READs that one Fetch of a slice may take. More is refused with INVALID_ARGUMENT.
 inline constexpr size_t kFetchReadsMax = 4096;
 

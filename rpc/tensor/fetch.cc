@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "rpc/base/check.h"
 #include "rpc/base/limits.h"
+#include "rpc/memory/copy_now.h"
 #include "rpc/memory/device.h"
 #include "rpc/reactor/operation.h"
 #include "rpc/tensor/descriptor.h"
@@ -82,16 +83,23 @@ Run Enclosing(const Layout& layout) {
 // Many small rows: READ what encloses them, then pick.
 absl::Status AddGatheredTransfer(FetchPlan& plan, uint32_t entry, const Layout& layout,
                                  Tensor& destination) {
-  if (!(destination.device() == Device::Host())) {
-    return absl::UnimplementedError(
-        "small rows are gathered by the CPU: fetch them into host memory, or the whole tensor");
-  }
   const Run range = Enclosing(layout);
-  VERBENA_ASSIGN_OR_RETURN(Buffer enclosing, Buffer::Allocate(range.bytes));
-  std::byte* from = enclosing.mutable_data();
-  plan.AddTransfer(entry, range.offset, &memory::HostDevice(), from, range.bytes, false);
+  const Device where = destination.device();
+  VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(where));
+  VERBENA_ASSIGN_OR_RETURN(Buffer enclosing, Buffer::Allocate(range.bytes, where));
+  std::byte* const from = enclosing.mutable_data();
+  std::byte* const to = destination.mutable_data();
+  plan.AddTransfer(entry, range.offset, device, from, range.bytes, false);
+  if (!(where == Device::Host())) {
+    VERBENA_ASSIGN_OR_RETURN(std::vector<memory::CopyPiece> rows,
+                             RowCopies(layout, from, range.offset, to));
+    plan.copy = [enclosing, rows = std::move(rows), where, kept = destination.buffer()] {
+      return memory::CopyNow(where, rows);
+    };
+    return absl::OkStatus();
+  }
   plan.Keep(std::move(enclosing));
-  plan.finish = [layout, from, range, to = destination.mutable_data()](absl::Status status) {
+  plan.finish = [layout, from, range, to](absl::Status status) {
     if (status.ok()) Gather(layout, from, range.offset, to);
     return status;
   };
@@ -119,9 +127,7 @@ absl::Status AddTransfers(FetchPlan& plan, uint32_t entry, const Layout& layout,
 // Into rows of the caller's, with one READ for all of them where the transport can.
 absl::Status AddScattered(FetchPlan& plan, uint32_t entry, const Layout& layout,
                           const Placement& placement) {
-  if (!layout.contiguous()) {
-    return absl::UnimplementedError("a strided tensor cannot be fetched into rows of another");
-  }
+  if (!layout.contiguous()) return StridedIntoRows();
   VERBENA_ASSIGN_OR_RETURN(std::vector<FetchPlan::Piece> pieces, RowPieces(layout, placement));
   VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(placement.device()));
   if (!pieces.empty()) plan.AddScattered(entry, layout.byte_offset(), device, pieces);

@@ -1,10 +1,12 @@
 #include "rpc/tensor/fetch_local.h"
 
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "rpc/base/limits.h"
 #include "rpc/memory/copy_now.h"
 #include "rpc/memory/device.h"
 #include "rpc/tensor/buffer_memory.h"
@@ -51,20 +53,34 @@ FetchOperation* StartCopy(const Buffer& local, const Placement& placement,
   return operation;
 }
 
+// A strided tensor to `to`, packed. Between the host and a device the host's CPU picks the rows.
+absl::Status CopyStrided(const Buffer& local, const Layout& layout, Device where, std::byte* to) {
+  if (IsHost(local.device()) && IsHost(where)) {
+    Gather(layout, local.data(), 0, to);
+    return absl::OkStatus();
+  }
+  if (IsHost(local.device())) {
+    const std::unique_ptr<std::byte[]> packed(new std::byte[layout.bytes()]);
+    Gather(layout, local.data(), 0, packed.get());
+    const memory::CopyPiece all{to, packed.get(), layout.bytes()};
+    return memory::CopyNow(where, {&all, 1});
+  }
+  if (IsHost(where)) {
+    const std::unique_ptr<std::byte[]> whole(new std::byte[local.bytes()]);
+    const memory::CopyPiece all{whole.get(), local.data(), local.bytes()};
+    VERBENA_RETURN_IF_ERROR(memory::CopyNow(local.device(), {&all, 1}));
+    Gather(layout, whole.get(), 0, to);
+    return absl::OkStatus();
+  }
+  VERBENA_ASSIGN_OR_RETURN(const std::vector<memory::CopyPiece> rows,
+                           RowCopies(layout, local.data(), 0, to));
+  return memory::CopyNow(where, rows);
+}
+
 // The packed bytes of `layout` to `pieces`, one after the other, in memory of `to`.
 absl::Status Copy(const Buffer& local, const Layout& layout, Device to,
                   absl::Span<const FetchPlan::Piece> pieces) {
   if (layout.bytes() == 0) return absl::OkStatus();
-  const bool by_cpu = IsHost(local.device()) && IsHost(to);
-  if (!layout.contiguous() && by_cpu && pieces.size() == 1) {
-    Gather(layout, local.data(), 0, pieces[0].to);
-    return absl::OkStatus();
-  }
-  if (!layout.contiguous()) {
-    return absl::UnimplementedError(by_cpu
-                                        ? "a strided tensor cannot be fetched into rows of another"
-                                        : "rows of a tensor can only be picked within host memory");
-  }
   const std::byte* from = local.data() + layout.byte_offset();
   std::vector<memory::CopyPiece> copies;
   for (const FetchPlan::Piece& piece : pieces) {
@@ -92,6 +108,25 @@ void Gather(const Layout& layout, const std::byte* from, uint64_t from_offset, s
     to += bytes;
     return true;
   });
+}
+
+absl::StatusOr<std::vector<memory::CopyPiece>> RowCopies(const Layout& layout,
+                                                         const std::byte* from,
+                                                         uint64_t from_offset, std::byte* to) {
+  std::vector<memory::CopyPiece> copies;
+  const bool all = layout.ForEachRun([&](uint64_t offset, uint64_t bytes) {
+    copies.push_back({to, from + (offset - from_offset), bytes});
+    to += bytes;
+    return copies.size() <= limits::kDeviceRowsMax;
+  });
+  if (all && copies.size() <= limits::kDeviceRowsMax) return copies;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the slice consists of more than ", limits::kDeviceRowsMax,
+                   " rows for a device to pick out: fetch it into host memory, or whole"));
+}
+
+absl::Status StridedIntoRows() {
+  return absl::UnimplementedError("a strided tensor cannot be fetched into rows of another");
 }
 
 absl::StatusOr<Tensor> DestinationOf(const Layout& layout, const Placement& placement) {
@@ -125,13 +160,16 @@ FetchOperation* FetchLocal(const Buffer& local, const Layout& layout, bool whole
   return StartCopy(local, placement, [=](FetchPlan& plan) -> absl::Status {
     plan.local = true;
     if (placement.rows() != nullptr) {
+      if (!layout.contiguous()) return StridedIntoRows();
       VERBENA_ASSIGN_OR_RETURN(std::vector<FetchPlan::Piece> rows, RowPieces(layout, placement));
       plan.tensor = *placement.destination();
       return Copy(local, layout, placement.device(), rows);
     }
     VERBENA_ASSIGN_OR_RETURN(plan.tensor, DestinationOf(layout, placement));
     const FetchPlan::Piece all{plan.tensor.mutable_data(), layout.bytes()};
-    return Copy(local, layout, plan.tensor.device(), {&all, 1});
+    return layout.contiguous() || layout.bytes() == 0
+               ? Copy(local, layout, plan.tensor.device(), {&all, 1})
+               : CopyStrided(local, layout, plan.tensor.device(), all.to);
   });
 }
 

@@ -1,5 +1,8 @@
 #pragma once
 // Fetches of what is in this process already: attached to the parcel itself, or come with FetchAll.
+#include <vector>
+
+#include "rpc/memory/device.h"
 #include "rpc/tensor/fetch_operation.h"
 #include "rpc/tensor/layout.h"
 #include "verbena/buffer.h"
@@ -17,10 +20,16 @@ FetchOperation* FetchLocal(const Buffer& local, const Layout& layout, bool whole
 // All of it.
 FetchOperation* FetchLocal(const Buffer& local, const Placement& placement);
 
+// What is not made.
+absl::Status StridedIntoRows();
 // The packed destination of a tensor: the caller's or new. INVALID_ARGUMENT: the caller's does not
 // match, is read-only or is not contiguous; else as Tensor::Empty.
 absl::StatusOr<Tensor> DestinationOf(const Layout& layout, const Placement& placement);
 // Packs the tensor's bytes, which begin `from_offset` bytes into the payload at `from`, by the CPU.
 void Gather(const Layout& layout, const std::byte* from, uint64_t from_offset, std::byte* to);
+// The same as copies for a device to make, row by row. INVALID_ARGUMENT: more than kDeviceRowsMax.
+absl::StatusOr<std::vector<memory::CopyPiece>> RowCopies(const Layout& layout,
+                                                         const std::byte* from,
+                                                         uint64_t from_offset, std::byte* to);
 
 }  // namespace verbena::internal

@@ -63,6 +63,7 @@ struct FetchOperation::Preparation {
   PrepareLater prepare;
   std::vector<memory::ReadinessRef> awaited;
   uint32_t looks = 0;
+  bool after_transfers = false;  // a copy of what they brought; the operation's plan stays
   FetchPlan plan;
   absl::Status status;
   std::atomic<int> state{kWaited};
@@ -123,7 +124,10 @@ void FetchOperation::StartInSeat() {
 
 void FetchOperation::OnPrepared() {
   const std::shared_ptr<Preparation> preparation = std::exchange(preparation_, nullptr);
-  if (!done()) {
+  if (preparation->after_transfers) {
+    if (first_error_.ok()) first_error_ = std::move(preparation->status);
+    End();
+  } else if (!done()) {
     plan_ = std::move(preparation->plan);
     prepared_ = std::move(preparation->status);
     if (started_) Launch();
@@ -155,6 +159,7 @@ void FetchOperation::Launch() {
   if (plan_.local) report_.path = Path::kLocal;
   ++running_;  // the operation must not end while this loop runs
   if (first_error_.ok()) {
+    const memory::StreamOrder order = plan_.copy ? memory::StreamOrder() : plan_.order;
     transfers_.reserve(plan_.transfers.size());
     for (const FetchPlan::Part& part : plan_.transfers) {
       Transfer& transfer = transfers_.emplace_back(this);
@@ -162,8 +167,7 @@ void FetchOperation::Launch() {
       transfer.offset = part.offset;
       transfer.pieces.reserve(part.pieces.size());
       for (const FetchPlan::Piece& piece : part.pieces) {
-        transfer.pieces.push_back(
-            {part.device, piece.to, piece.bytes, plan_.order, plan_.require_path});
+        transfer.pieces.push_back({part.device, piece.to, piece.bytes, order, plan_.require_path});
       }
       transfer.require_path = plan_.require_path;
       transfer.destination_lent = part.lent;
@@ -196,10 +200,30 @@ void FetchOperation::OnTransferDone(const absl::Status& status) {
     payloads_.reset();
     return Unref();
   }
+  if (plan_.copy && first_error_.ok()) return StartPlannedCopy();
+  End();
+}
+
+void FetchOperation::End() {
   absl::Status end = RunFinish(std::move(first_error_));
+  plan_.copy = nullptr;
   plan_.kept.clear();
   payloads_.reset();
   Complete(std::move(end));
+}
+
+void FetchOperation::StartPlannedCopy() {
+  preparation_ = std::make_shared<Preparation>(
+      this, [copy = std::exchange(plan_.copy, nullptr)](FetchPlan&) { return copy(); });
+  preparation_->after_transfers = true;
+  if (plan_.order.stream != nullptr) {
+    absl::StatusOr<memory::ReadinessRef> queued =
+        plan_.transfers.front().device->Record(plan_.order);
+    preparation_->status = queued.status();
+    if (queued.ok()) preparation_->awaited.push_back(*std::move(queued));
+  }
+  Ref();
+  reactor::PostCopies([copying = preparation_] { CopyWhenReady(copying); });
 }
 
 absl::Status FetchOperation::RunFinish(absl::Status status) {
@@ -217,7 +241,7 @@ void FetchOperation::OnTransferOrdered(const absl::Status& status) {
 void FetchOperation::MaybeEndEarly() {
   if (ended_early_ || ordered_ == 0 || ordered_ != running_) return;
   // What is left for the CPU to do needs the bytes, unless nobody wants them any more.
-  if (first_error_.ok() && (plan_.finish || finish_)) return;
+  if (first_error_.ok() && (plan_.copy || plan_.finish || finish_)) return;
   ended_early_ = true;
   ended_well_ = first_error_.ok();
   Ref();
@@ -228,6 +252,11 @@ void FetchOperation::OnCancel(const absl::Status& why) {
   if (first_error_.ok()) first_error_ = why;
   if (!started_) return;  // the start is still in the inbox, and will find nothing to wait for
   if (held_.running) session::Link::CancelFetch(held_);
+  if (preparation_ != nullptr && preparation_->after_transfers) {
+    AbandonPreparation();
+    if (preparation_ == nullptr) End();
+    return;
+  }
   if (preparation_ != nullptr && payloads_ == nullptr) {
     AbandonPreparation();
     if (preparation_ == nullptr) Launch();

@@ -67,6 +67,9 @@ class FetchPlan {
   bool local = false;  // the bytes are here
   Tensor tensor;
   Buffer buffer;
+  // Moves bytes once the transfers have brought them, which then are in no stream's order: on the
+  // copies' thread, after what is queued on the stream. Holds all memory that it names.
+  absl::AnyInvocable<absl::Status() const> copy;
   // Runs once no transfer is left, in the seat, before the operation ends; its result is the
   // operation's. No user code.
   using Finish = absl::AnyInvocable<absl::Status(absl::Status) &&>;
@@ -179,6 +182,9 @@ class FetchOperation final : public Operation {
   // Ends for its user once all that is left stands in the stream, unless there is more to do then;
   // what it holds stays held.
   void MaybeEndEarly();
+  // Once no transfer is left.
+  void End();
+  void StartPlannedCopy();
   // Once, before it ends for its user.
   absl::Status RunFinish(absl::Status status);
   void Fail(const absl::Status& why);

@@ -22,7 +22,8 @@ ptrdiff_t CountDone(const std::vector<Call<Tensor>>& calls) {
 // A server that gives a tensor and is shut down while a stream of its client's stands still, and
 // another at the same address.
 struct Ending {
-  explicit Ending(int64_t count) : user(Shape(count)), into(Blank(count)), other(Blank(count)) {
+  explicit Ending(int64_t count)
+      : user(Shape(count)), into(Blank(Shape(count))), other(Blank(Shape(count))) {
     mock.on_Infer = [this](ServerContext&, const Parcel<test::InferRequest>&,
                            Parcel<test::InferReply>& reply) -> Task<absl::Status> {
       reply.Attach(*reply->mutable_output(), user.tensor);
@@ -99,7 +100,7 @@ TEST_CASE("fetches end with their link though a part of them stands in a stream 
   std::vector<Tensor> into;
   std::vector<Call<Tensor>> fetches;
   for (size_t i = 0; i < kFetches; ++i) {
-    into.push_back(Blank(i == 0 ? 8 : kCount));
+    into.push_back(Blank(Shape(i == 0 ? 8 : kCount)));
     const TensorSlice slice = i == 0 ? TensorSlice(0, 8) : TensorSlice();
     fetches.push_back(reply.Fetch(reply->output(), slice,
                                   Placement::Into(into.back()).InStream(DeviceStream(&e.stream))));

@@ -27,9 +27,9 @@ inline std::vector<float> ValuesOf(FakeDevice& fake, const Tensor& tensor) {
 }
 
 // Zeros on fake:1, whose memory may have been somebody else's.
-inline Tensor Blank(size_t count) {
-  Tensor tensor = *Tensor::Empty(kFloat32, Shape(static_cast<int64_t>(count)), Device::Fake(1));
-  const std::vector<float> zeros(count);
+inline Tensor Blank(const Shape& shape) {
+  Tensor tensor = *Tensor::Empty(kFloat32, shape, Device::Fake(1));
+  const std::vector<float> zeros(static_cast<size_t>(shape.elements()));
   Fake(1).Write(tensor.mutable_data(), zeros.data(), tensor.bytes());
   return tensor;
 }

@@ -22,10 +22,22 @@ TEST_CASE("what is here already is copied between the host and devices", "[clien
   auto rows = parcel.Fetch(parcel->output(), TensorSlice(3, 5), Device::Host()).Get();
   REQUIRE_CODE(rows.status(), kOk);
   CHECK(std::equal(sent.begin() + 15, sent.begin() + 25, rows->Values<float>()->begin()));
-  REQUIRE_CODE(parcel.Fetch(parcel->output(), TensorSlice().NextAll().Next(0, 2), Device::Host())
-                   .Get()
-                   .status(),
-               kUnimplemented);
+  // Strided: columns 1 and 2 of 5.
+  std::vector<float> columns;
+  for (size_t i = 0; i < 100; ++i)
+    columns.insert(columns.end(), {sent[5 * i + 1], sent[5 * i + 2]});
+  const TensorSlice slice = TensorSlice().NextAll().Next(1, 3);
+  Parcel<test::InferReply> of_host;
+  of_host.Attach(*of_host->mutable_output(),
+                 *Tensor::CopyBytes(sent.data(), 2000, kFloat32, Shape(100, 5)));
+  for (const Parcel<test::InferReply>* from : {&parcel, &of_host}) {
+    auto host = from->Fetch((*from)->output(), slice, Device::Host()).Get();
+    REQUIRE_CODE(host.status(), kOk);
+    CHECK(std::equal(columns.begin(), columns.end(), host->Values<float>()->begin()));
+    auto on_device = from->Fetch((*from)->output(), slice, Device::Fake(1)).Get();
+    REQUIRE_CODE(on_device.status(), kOk);
+    CHECK((ValuesOf(Fake(1), *on_device) == columns));
+  }
   v1::Buffer descriptor;
   parcel.Attach(descriptor, FloatTensor(sent).buffer());
   auto buffer = parcel.Fetch(descriptor, Device::Fake(0)).Get();

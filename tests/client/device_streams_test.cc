@@ -34,7 +34,7 @@ TEST_CASE("a cancelled call ends though its reader's stream stands still, and it
   std::atomic<bool> fetched{false};
   memory::FakeStream& stream = NewStream();
   stream.Launch([] {});
-  Tensor into = Blank(64);
+  Tensor into = Blank(Shape(64));
   {
     test::Inference::Mock mock;
     mock.on_Infer = [&](ServerContext&, const Parcel<test::InferRequest>& request,
@@ -98,7 +98,7 @@ struct Late {
       CHECK(ValuesOf(Fake(place.index()), *got) == Counting(kCount));
     }
     memory::FakeStream& other = NewStream();
-    Tensor into = Blank(kCount);
+    Tensor into = Blank(Shape(kCount));
     auto call = Fetch(into, other);
     REQUIRE(Eventually([&] { return call.done(); }));
     REQUIRE_CODE(std::move(call).Get().status(), kOk);
@@ -122,12 +122,12 @@ TEST_CASE("fetches do not wait for others' streams that stand still", "[client][
   std::vector<Tensor> into;
   std::vector<Call<Tensor>> fetches;
   for (int i = 0; i < 3; ++i) {
-    into.push_back(Blank(Late::kCount));
+    into.push_back(Blank(Shape(Late::kCount)));
     fetches.push_back(late.Fetch(into.back(), late.stream));
   }
   {
     // One that is given up ends at once, also when it stands in the stream already.
-    Tensor unwanted = Blank(Late::kCount);
+    Tensor unwanted = Blank(Shape(Late::kCount));
     auto cancelled = late.Fetch(unwanted, late.stream);
     cancelled.Cancel();
     REQUIRE(Eventually([&] { return cancelled.done(); }));
@@ -156,7 +156,7 @@ TEST_CASE("fetches for which a stream has no room come when others of it have en
   std::vector<Tensor> into;
   std::vector<Call<Tensor>> fetches;
   for (size_t i = 0; i < kFetches; ++i) {
-    into.push_back(Blank(64));
+    into.push_back(Blank(Shape(64)));
     fetches.push_back(
         reply.Fetch(reply->output(), Placement::Into(into.back()).InStream(DeviceStream(&stream))));
   }
@@ -193,7 +193,7 @@ TEST_CASE("a fetch of which a part stands in its stream, and for the rest is no 
   std::vector<Tensor> into;
   std::vector<Call<Tensor>> fetches;
   const auto fetch = [&](const TensorSlice& slice, int64_t count) {
-    into.push_back(Blank(count));
+    into.push_back(Blank(Shape(count)));
     fetches.push_back(reply.Fetch(reply->output(), slice,
                                   Placement::Into(into.back()).InStream(DeviceStream(&stream))));
   };
@@ -264,7 +264,7 @@ TEST_CASE("a fetch in the order of a stream that is being captured says so, and 
     INFO(transport);
     Giver giver(user.tensor, ChannelOptions().set_require_transport(transport));
     auto reply = giver.Get();
-    Tensor into = Blank(64);
+    Tensor into = Blank(Shape(64));
     const auto fetch = [&] {
       return reply.Fetch(reply->output(), Placement::Into(into).InStream(DeviceStream(&stream)));
     };

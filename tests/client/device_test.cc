@@ -38,6 +38,44 @@ TEST_CASE("a tensor of a user's device memory is fetched to every place", "[clie
   }
 }
 
+TEST_CASE("columns of a device's tensor are packed by the device that fetches them",
+          "[client][device]") {
+  Fake(0), Fake(1);
+  constexpr size_t kRows = 300, kColumns = 40;
+  UserTensor user(Shape(kRows, kColumns));
+  const std::vector<float> sent = Counting(kRows * kColumns);
+  std::vector<float> columns;
+  for (size_t i = 0; i < kRows; ++i) {
+    for (size_t j = 3; j < 12; ++j) columns.push_back(sent[i * kColumns + j]);
+  }
+  const TensorSlice slice = TensorSlice().NextAll().Next(3, 12);
+  for (const std::string& transport : TestTransports()) {
+    INFO(transport);
+    Giver giver(user.tensor, ChannelOptions().set_require_transport(transport));
+    auto reply = giver.Get();
+    for (const int index : {0, 1}) {
+      auto packed = reply.Fetch(reply->output(), slice, Device::Fake(index)).Get();
+      REQUIRE_CODE(packed.status(), kOk);
+      CHECK(ValuesOf(Fake(index), *packed) == columns);
+    }
+    // After what is queued on a stream; given up, it ends at once and writes nothing.
+    Tensor into = Blank(Shape(kRows, 9));
+    memory::FakeStream stream;
+    stream.Launch([] {});
+    const Placement placement = Placement::Into(into).InStream(DeviceStream(&stream));
+    auto given_up = reply.Fetch(reply->output(), slice, placement);
+    auto waits = reply.Fetch(reply->output(), slice, placement);
+    absl::SleepFor(absl::Milliseconds(5));
+    CHECK_FALSE(waits.done());
+    given_up.Cancel();
+    REQUIRE_CODE(std::move(given_up).Get().status(), kCancelled);
+    CHECK(ValuesOf(Fake(1), into) == std::vector<float>(kRows * 9));
+    stream.Finish();
+    REQUIRE_CODE(std::move(waits).Get().status(), kOk);
+    CHECK(ValuesOf(Fake(1), into) == columns);
+  }
+}
+
 TEST_CASE("the path of a fetch is told, and another can be refused", "[client][device][path]") {
   Fake(0), Fake(1);
   UserTensor user(Shape(5000));
@@ -61,7 +99,7 @@ TEST_CASE("the path of a fetch is told, and another can be refused", "[client][d
     CHECK(fetch_by(reply, Device::Fake(1)).second == Path::kPeerIpc);
     CHECK(fetch_by(reply, Device::Host()).second == Path::kDeviceCopy);
     CHECK(fetch_by(reply, Placement(Device::Fake(1)).RequirePath(Path::kPeerIpc)).first.ok());
-    Tensor into = Blank(5000);
+    Tensor into = Blank(Shape(5000));
     refused(reply, Placement::Into(into), Path::kNvlinkIpc,
             "the path of these bytes is peer-ipc, and nvlink-ipc is required");
     CHECK((ValuesOf(Fake(1), into) == std::vector<float>(5000)));
@@ -290,7 +328,7 @@ TEST_CASE("bytes arrive in the order of the stream that uses their destination",
     INFO(transport);
     Giver giver(user.tensor, ChannelOptions().set_require_transport(transport));
     auto reply = giver.Get();
-    Tensor into = Blank(64);
+    Tensor into = Blank(Shape(64));
     std::vector<float> before, after;
     memory::FakeStream stream;
     // What used the memory before is still at it.
@@ -327,7 +365,7 @@ TEST_CASE("a fetch in a stream's order holds what it reads and writes until it i
   {
     // The server fetches, returns at once, and its reply waits for the copy.
     test::Inference::Mock mock;
-    Tensor into = Blank(64);
+    Tensor into = Blank(Shape(64));
     std::atomic<bool> returned{false};
     mock.on_Infer = [&](ServerContext&, const Parcel<test::InferRequest>& request,
                         Parcel<test::InferReply>&) -> Task<absl::Status> {
@@ -393,7 +431,7 @@ TEST_CASE("fetches that go by stages do not wait for another's stream", "[client
     Giver giver(user.tensor, ChannelOptions().set_require_transport(transport));
     auto reply = giver.Get();
     const auto& output = reply->output();
-    Tensor late = Blank(kCount);
+    Tensor late = Blank(Shape(kCount));
     bool before = false;
     stream.Launch([&] { before = ValuesOf(Fake(1), late)[5] == 0; });
     auto waits = reply.Fetch(output, Placement::Into(late).InStream(DeviceStream(&stream)));
@@ -441,7 +479,7 @@ TEST_CASE("a server ends while a client's stream stands still, and what that rea
   WatchedTensor watched(64);
   memory::FakeStream stream;
   stream.Launch([] {});
-  Tensor into = Blank(64);
+  Tensor into = Blank(Shape(64));
   {
     Giver shm(watched.Take(), ChannelOptions().set_require_transport("shm"));
     auto reply = shm.Get();

@@ -1,7 +1,9 @@
 // Real GPUs: what is found, exported, imported and copied between processes is what was written.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "rpc/gpu/cuda_device.h"
@@ -38,6 +40,41 @@ TEST_CASE("memory of each kind arrives whole by tcp", "[machine][tcp]") {
   };
   CHECK(by(Path::kPinnedStaging).ok());
   CHECK(absl::IsFailedPrecondition(by(Path::kNvlinkIpc).status()));
+}
+
+TEST_CASE("columns are packed by the GPU that fetches them", "[machine]") {
+  for (const char* transport : {"shm", "tcp"}) {
+    INFO(transport);
+    Reader reader({}, transport);
+    constexpr size_t kRows = 3000, kBytes = 1024;
+    reader.Get(Of("malloc", kRows * kBytes));
+    ::gpu_test::Blocks blocks;
+    blocks.set_count(kRows);
+    blocks.set_block_bytes(kBytes);
+    auto given = reader.stub.GiveBlocks(blocks).Get();
+    REQUIRE(given.ok());
+    auto all = given->Fetch((*given)->tensor(), Device::Host()).Get();
+    REQUIRE(all.ok());
+    // Such as a kernel copies, and odd ones.
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{128, 256}, {101, 164}}) {
+      const TensorSlice slice = TensorSlice().NextAll().Next(begin, end);
+      const auto width = static_cast<size_t>(end - begin);
+      for (int to = 0; to < Gpus(); ++to) {
+        auto packed = given->Fetch((*given)->tensor(), slice, Device::Cuda(to)).Get();
+        INFO("to " << to << ": " << packed.status().ToString());
+        REQUIRE(packed.ok());
+        std::vector<std::byte> seen(packed->bytes());
+        REQUIRE(seen.size() == kRows * width);
+        CopyNow(to, seen.data(), packed->data(), seen.size());
+        size_t wrong = 0;
+        for (size_t row = 0; row < kRows; ++row) {
+          const std::byte* const from = all->data() + row * kBytes + static_cast<size_t>(begin);
+          wrong += !std::equal(from, from + width, seen.data() + row * width);
+        }
+        CHECK(wrong == 0);
+      }
+    }
+  }
 }
 
 TEST_CASE("managed and page-locked memory arrives whole, and goes to no other process",
