@@ -12,6 +12,7 @@
 #include "rpc/memory/allocation.h"
 #include "rpc/memory/block_owner.h"
 #include "rpc/memory/buddy.h"
+#include "rpc/memory/no_growth.h"
 
 namespace verbena::memory {
 namespace {
@@ -41,8 +42,11 @@ class DevicePool final : public BlockOwner {
       Block block = large ? TakeKept(bytes) : TakeUnits(bytes);
       if (block) return block;
     }
-    absl::StatusOr<RegionRef> region =
-        AllocateOn(where_, large ? LargeBytes(bytes) : kDeviceSlabBytes);
+    const uint64_t wanted = large ? LargeBytes(bytes) : kDeviceSlabBytes;
+    absl::StatusOr<RegionRef> region = AllocateOn(where_, wanted);
+    // What this keeps for others may be what the device lacks.
+    const bool refused = absl::IsResourceExhausted(region.status()) && !NoGrowth::Refuse();
+    if (refused && DropUnused()) region = AllocateOn(where_, wanted);
     if (!region.ok()) return region.status();
     absl::MutexLock lock(&mutex_);
     if (large) return TakeWhole(*std::move(region), bytes);
@@ -85,6 +89,20 @@ class DevicePool final : public BlockOwner {
     Buddy units;
   };
 
+  // What nobody uses goes back to the device, before what it is asked next. False: there is none.
+  bool DropUnused() {
+    std::list<RegionRef> dropped;  // not destroyed under the lock
+    absl::MutexLock lock(&mutex_);
+    dropped.swap(kept_);
+    kept_bytes_ = 0;
+    for (auto it = slabs_.begin(); it != slabs_.end();) {
+      const auto slab = it++;
+      if (slab->second.units.free_units() != kSlabUnits) continue;
+      dropped.push_back(std::move(slab->second.region));
+      slabs_.erase(slab);
+    }
+    return !dropped.empty();
+  }
   Block TakeUnits(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (auto& [base, slab] : slabs_) {
       const uint32_t unit = slab.units.Allocate(UnitsOf(bytes));

@@ -23,8 +23,8 @@ inline constexpr uint64_t kDeviceLargeBytes = kDeviceSlabBytes / 4;
 inline constexpr uint64_t kDeviceKeptBytesMax = uint64_t{2} << 30;
 
 // 64-byte aligned, 4 KiB from 4 KiB up; `bytes` may be 0. NOT_FOUND: no such device;
-// RESOURCE_EXHAUSTED: it has no memory left. Any thread; may block when the device is asked: not a
-// reactor, where NoGrowth refuses.
+// RESOURCE_EXHAUSTED: it has no memory left, even without what is kept here, which then goes back
+// to it. Any thread; may block when the device is asked: not a reactor, where NoGrowth refuses.
 absl::StatusOr<Block> AllocateDeviceBlock(::verbena::Device where, size_t bytes);
 
 }  // namespace verbena::memory

@@ -147,6 +147,9 @@ absl::StatusOr<Extent> FakeDevice::Allocate(size_t bytes) {
   {
     absl::MutexLock lock(&mutex_);
     if (!no_memory_.ok()) return no_memory_;
+    if (const size_t used = BytesNow(); used > bytes_max_ || bytes > bytes_max_ - used) {
+      return absl::ResourceExhaustedError(absl::StrCat("fake device: no ", bytes, " bytes left"));
+    }
   }
   const int fd = memfd_create("verbena-fake", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return SystemError("memfd_create");
@@ -348,6 +351,22 @@ void FakeDevice::Split(std::byte* base, size_t at) {
 void FakeDevice::RefuseAllocations(const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   no_memory_ = why;
+}
+
+void FakeDevice::LimitMemory(size_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  bytes_max_ = bytes;
+}
+
+size_t FakeDevice::live_bytes() {
+  absl::MutexLock lock(&mutex_);
+  return BytesNow();
+}
+
+size_t FakeDevice::BytesNow() const {
+  size_t bytes = 0;
+  for (const auto& [base, memory] : memories_) bytes += memory.bytes;
+  return bytes;
 }
 
 void FakeDevice::Renumber(std::byte* base) {

@@ -69,6 +69,11 @@ class FakeDevice final : public Device, public NicAccess {
   void Renumber(std::byte* base);
   // For tests: from now on it has no memory to allocate. OK: it has. Any thread.
   void RefuseAllocations(const absl::Status& why);
+  // For tests: from now on it has room for so many bytes, with what is allocated and mapped. Any
+  // thread.
+  void LimitMemory(size_t bytes);
+  // Of what is allocated and mapped. Any thread.
+  size_t live_bytes();
   // For tests: from now on its memory is not exported, or what peers exported is not imported. OK:
   // it is again. Any thread.
   void RefuseExports(const absl::Status& why);
@@ -106,6 +111,7 @@ class FakeDevice final : public Device, public NicAccess {
   absl::StatusOr<std::byte*> Map(int fd, uint64_t offset, size_t bytes, bool writable,
                                  uint64_t buffer_id);
   void Unmap(std::byte* base);
+  size_t BytesNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of which allocation it is, whole or one of two parts, and where in that; null: of none.
   const Memory* PartOf(const Extent& extent, uint64_t& offset) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -121,6 +127,7 @@ class FakeDevice final : public Device, public NicAccess {
   NicFacts nic_facts_ ABSL_GUARDED_BY(mutex_) = {.pci = {}, .dma_buf = true};
   absl::Status no_exports_ ABSL_GUARDED_BY(mutex_), no_imports_ ABSL_GUARDED_BY(mutex_);
   absl::Status no_memory_ ABSL_GUARDED_BY(mutex_);
+  size_t bytes_max_ ABSL_GUARDED_BY(mutex_) = SIZE_MAX;
   std::map<uintptr_t, Memory> memories_ ABSL_GUARDED_BY(mutex_);  // by user-visible address
   std::deque<std::pair<std::byte*, size_t>> freed_ ABSL_GUARDED_BY(mutex_);  // still PROT_NONE
 };

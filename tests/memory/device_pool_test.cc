@@ -71,6 +71,29 @@ TEST_CASE("large blocks of a device are kept for the next of their size", "[devi
   CHECK(Fake().live() == live + 4);
 }
 
+TEST_CASE("what is kept goes back when the device has no memory for other sizes", "[device_pool]") {
+  Take(1).Reset();                      // a slab
+  Take(kDeviceLargeBytes * 2).Reset();  // and a large one, are kept
+  const Block used = Take(kDeviceLargeBytes * 5);
+  const size_t live = Fake().live();
+  REQUIRE(live >= 3);
+  Fake().LimitMemory(Fake().live_bytes());
+  {
+    const NoGrowth no_growth;  // asks for nothing, and drops nothing
+    CHECK_FALSE(AllocateDeviceBlock(Fake().where(), kDeviceLargeBytes * 4).ok());
+    CHECK(Fake().live() == live);
+  }
+  {
+    const Block other = Take(kDeviceLargeBytes * 4);
+    CHECK(Fake().live() == 2);  // it, and what is used
+  }
+  // What would not fit at all is refused, once nothing is kept any more.
+  const absl::Status status = AllocateDeviceBlock(Fake().where(), size_t{1} << 40).status();
+  CHECK(absl::IsResourceExhausted(status));
+  CHECK(Fake().live() == 1);
+  Fake().LimitMemory(SIZE_MAX);
+}
+
 TEST_CASE("a thread that must not block has what is there, and no more", "[device_pool]") {
   Take(1).Reset();
   const NoGrowth no_growth;
