@@ -1,7 +1,6 @@
 #include "examples/05_kv_cache/decode_service.h"
 
 #include <algorithm>
-#include <deque>
 #include <string>
 #include <utility>
 
@@ -15,12 +14,6 @@ namespace {
 constexpr absl::Duration kReleaseMax = absl::Seconds(10);
 // Layers whose bytes are on their way at once: while one is copied, the next is asked for.
 constexpr size_t kPullsMax = 4;
-
-// One layer on its way: the parcel holds the lease until the bytes are in place.
-struct LayerPull {
-  Parcel<kv::LayerReply> reply;
-  Call<Tensor> fetch;
-};
 
 }  // namespace
 
@@ -55,6 +48,17 @@ Task<absl::Status> DecodeService::Pull(const kv::Prompt& prompt, const std::vect
 
 Task<absl::Status> DecodeService::PullAll(const kv::Begun& begun, const std::vector<int64_t>& table,
                                           kv::Generated& reply) const {
+  std::deque<LayerPull> pulls;
+  const absl::Status pulled = co_await PullLayers(begun, table, pulls, reply);
+  // A fetch that is dropped may write for a while: the pages are not free before it has ended.
+  for (LayerPull& pull : pulls) (co_await pull.fetch).IgnoreError();
+  co_return pulled;
+}
+
+Task<absl::Status> DecodeService::PullLayers(const kv::Begun& begun,
+                                             const std::vector<int64_t>& table,
+                                             std::deque<LayerPull>& pulls,
+                                             kv::Generated& reply) const {
   const absl::Time start = absl::Now();
   // All layers are asked for at once; each reply comes when its layer is computed.
   std::deque<Call<Parcel<kv::LayerReply>>> asked;
@@ -64,7 +68,6 @@ Task<absl::Status> DecodeService::PullAll(const kv::Begun& begun, const std::vec
     request.set_layer(layer);
     asked.push_back(prefill_.Layer(request));
   }
-  std::deque<LayerPull> pulls;
   for (uint32_t layer = 0; layer < begun.layers() || !pulls.empty(); ++layer) {
     if (layer < begun.layers()) {
       VERBENA_CO_ASSIGN_OR_RETURN(Parcel<kv::LayerReply> blocks, co_await asked.front());

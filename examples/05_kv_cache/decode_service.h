@@ -1,6 +1,7 @@
 #pragma once
 // Pulls a prompt's keys and values from a prefill server into pages of its own.
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <vector>
@@ -36,12 +37,21 @@ class DecodeService final : public kv::Decode::Service {
     std::vector<int64_t> table;
     uint32_t prefill_free = 0;  // pages that the prefill server had free before
   };
+  // One layer on its way: the parcel holds the lease until the bytes are in place.
+  struct LayerPull {
+    Parcel<kv::LayerReply> reply;
+    Call<Tensor> fetch;
+  };
 
   Task<absl::Status> Pull(const kv::Prompt& prompt, const std::vector<int64_t>& table,
                           kv::Generated& reply) const;
-  // All layers into the pages that `table` names.
+  // All layers into the pages that `table` names, which nothing writes any more at the end,
+  // whatever came of it.
   Task<absl::Status> PullAll(const kv::Begun& begun, const std::vector<int64_t>& table,
                              kv::Generated& reply) const;
+  // Those in `pulls` are on their way still, when it fails.
+  Task<absl::Status> PullLayers(const kv::Begun& begun, const std::vector<int64_t>& table,
+                                std::deque<LayerPull>& pulls, kv::Generated& reply) const;
   absl::Status CheckAll(const Sequence& sequence) const;
   // Waits for the prefill server to have `free` free pages.
   absl::Status WaitForFree(uint32_t free) const;

@@ -21,6 +21,7 @@ PrefillService::~PrefillService() {
 
 absl::Status PrefillService::Begin(ServerContext&, const kv::Prompt& prompt, kv::Begun& reply) {
   if (prompt.blocks() == 0) return absl::InvalidArgumentError("a prompt of no blocks");
+  DropIdle();
   VERBENA_ASSIGN_OR_RETURN(std::vector<int64_t> taken, pages_.TakeRun(prompt.blocks()));
   // The run is free again when the last layer's tensor is gone.
   const std::shared_ptr<std::vector<int64_t>> run(new std::vector<int64_t>(std::move(taken)),
@@ -33,22 +34,42 @@ absl::Status PrefillService::Begin(ServerContext&, const kv::Prompt& prompt, kv:
     VERBENA_ASSIGN_OR_RETURN(Tensor tensor, BlocksOf(layer, run));
     blocks.push_back(std::move(tensor));
   }
+  const auto sequence = std::make_shared<Sequence>();
   absl::MutexLock lock(&mutex_);
-  reply.set_sequence(++last_);
-  reply.set_layers(pages_.layers());
-  reply.set_block_bytes(pages_.block_bytes());
-  const auto sequence = sequences_[last_] = std::make_shared<Sequence>();
   if (place_.gpu == nullptr) {
     sequence->computer =
         std::thread(&PrefillService::ComputeAll, this, sequence, prompt.seed(), std::move(blocks));
-    return absl::OkStatus();
+  } else {
+    for (uint32_t layer = 0; layer < pages_.layers(); ++layer) {
+      VERBENA_ASSIGN_OR_RETURN(Tensor queued,
+                               Compute(layer, prompt.seed(), std::move(blocks[layer])));
+      sequence->layers.push_back(std::move(queued));
+    }
   }
-  for (uint32_t layer = 0; layer < pages_.layers(); ++layer) {
-    VERBENA_ASSIGN_OR_RETURN(Tensor queued,
-                             Compute(layer, prompt.seed(), std::move(blocks[layer])));
-    sequence->layers.push_back(std::move(queued));
-  }
+  sequence->asked = absl::Now();
+  sequences_[++last_] = sequence;
+  reply.set_sequence(last_);
+  reply.set_layers(pages_.layers());
+  reply.set_block_bytes(pages_.block_bytes());
   return absl::OkStatus();
+}
+
+void PrefillService::DropIdle() {
+  std::vector<std::shared_ptr<Sequence>> dropped;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Time before = absl::Now() - options_.idle_max;
+    for (auto it = sequences_.begin(); it != sequences_.end();) {
+      const auto found = it++;
+      if (found->second->asked > before) continue;
+      found->second->failed = true;  // nothing more of it is computed
+      dropped.push_back(std::move(found->second));
+      sequences_.erase(found);
+    }
+  }
+  for (const std::shared_ptr<Sequence>& sequence : dropped) {
+    if (sequence->computer.joinable()) sequence->computer.join();
+  }
 }
 
 absl::StatusOr<Tensor> PrefillService::BlocksOf(uint32_t layer,
@@ -108,6 +129,7 @@ absl::Status PrefillService::Layer(ServerContext&, const kv::LayerRequest& reque
     const auto found = sequences_.find(request.sequence());
     if (found == sequences_.end() || request.layer() >= pages_.layers()) return not_found();
     const std::shared_ptr<Sequence> sequence = found->second;
+    sequence->asked = absl::Now();
     // On a GPU all layers were queued at once; on the host they come one by one.
     const auto there = [&] {
       return sequence->layers.size() > request.layer() || sequence->failed;
