@@ -38,24 +38,26 @@ class PrimaryContext {
 
 // Makes a context current on this thread, and what was current again at the end. Meanwhile a graph
 // that a thread of the user's captures, as frameworks do, allows this one any call: else one that
-// asks how far a stream is, or allocates, fails, and breaks the capture.
+// asks how far a stream is, or allocates, fails, and breaks the capture. Where result() is not
+// success, the context that was current still is: what makes or moves anything must not be called.
 class InContext {
  public:
   InContext(const Driver& driver, abi::Context context)
-      : driver_(driver), pushed_(driver.cuCtxPushCurrent_v2(context) == abi::kSuccess) {
+      : driver_(driver), result_(driver.cuCtxPushCurrent_v2(context)) {
     exchanged_ = driver.cuThreadExchangeStreamCaptureMode(&capture_mode_) == abi::kSuccess;
   }
   ~InContext() {
     if (exchanged_) driver_.cuThreadExchangeStreamCaptureMode(&capture_mode_);
     abi::Context popped = nullptr;
-    if (pushed_) driver_.cuCtxPopCurrent_v2(&popped);
+    if (result_ == abi::kSuccess) driver_.cuCtxPopCurrent_v2(&popped);
   }
   InContext(const InContext&) = delete;
   InContext& operator=(const InContext&) = delete;
+  abi::Result result() const { return result_; }
 
  private:
   const Driver& driver_;
-  const bool pushed_;
+  const abi::Result result_;
   int capture_mode_ = abi::kCaptureRelaxed;  // then what it was before
   bool exchanged_ = false;
 };

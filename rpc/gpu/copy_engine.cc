@@ -49,7 +49,7 @@ bool CudaCopyEngine::Start() {
   }
   context_ = *context;
   const InContext in(device_.driver(), context_);
-  const abi::Result r = MakeStream();
+  const abi::Result r = in.result() == abi::kSuccess ? MakeStream() : in.result();
   if (r == abi::kSuccess) return true;
   VERBENA_LOG(kWarning, "no copies: ", device_.Note(r, "making a stream").message());
   return false;
@@ -146,7 +146,8 @@ bool CudaCopyEngine::IssueFront(size_t& budget, absl::FunctionRef<bool()> yield)
   Queued& entry = At(next_);
   if (entry.ok && !broken_ && !entry.pieces.empty()) {
     const InContext in(device_.driver(), context_);
-    if (!begun_) Begin(entry);
+    Check(entry, in.result(), "entering its context");
+    if (entry.ok && !begun_) Begin(entry);
     while (entry.ok && piece_ < entry.pieces.size()) {
       if (IssueBatch(entry)) continue;
       if (!IssuePiece(entry, budget)) return false;
@@ -301,6 +302,7 @@ void CudaCopyEngine::WaitFor(Queued& entry) {
     const abi::Event event = EventOf(context);
     r = event == nullptr ? abi::kInvalidContext : driver.cuEventRecord(event, theirs);
     if (r == abi::kSuccess) r = driver.cuStreamWaitEvent(stream_, event, 0);
+    if (r != abi::kSuccess) ForgetEvent(context);
   }
   Check(entry, r, "waiting for a stream");
 }
@@ -320,11 +322,22 @@ abi::Event CudaCopyEngine::EventOf(abi::Context context) {
   }
   const InContext in(device_.driver(), context);
   abi::Event event = nullptr;
-  if (device_.driver().cuEventCreate(&event, abi::kEventDisableTiming) != abi::kSuccess) {
+  if (in.result() != abi::kSuccess ||
+      device_.driver().cuEventCreate(&event, abi::kEventDisableTiming) != abi::kSuccess) {
     return nullptr;
   }
   events_.emplace_back(context, event);
   return event;
+}
+
+// The context may have been destroyed, and its event with it, and another be where it was.
+void CudaCopyEngine::ForgetEvent(abi::Context context) {
+  for (auto it = events_.begin(); it != events_.end(); ++it) {
+    if (it->first != context) continue;
+    device_.driver().cuEventDestroy_v2(it->second);
+    events_.erase(it);
+    return;
+  }
 }
 
 void CudaCopyEngine::Check(Queued& entry, abi::Result result, absl::string_view what) {

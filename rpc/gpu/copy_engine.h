@@ -84,6 +84,7 @@ class CudaCopyEngine final : public memory::CopyEngine {
   // By what an event or the stream says; an error breaks the engine, and is the end too.
   bool IsOver(abi::Result result);
   abi::Event EventOf(abi::Context context);
+  void ForgetEvent(abi::Context context);
   void Check(Queued& entry, abi::Result result, absl::string_view what);
   void LookForFault();
 

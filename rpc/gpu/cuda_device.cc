@@ -188,8 +188,8 @@ absl::Status CudaDevice::Probe() {
   if (absl::Status known = health(); !known.ok() || !context_.taken()) return known;
   const InContext in(driver_, *context_.Get());
   absl::MutexLock lock(&probe_mutex_);
-  abi::Result r = abi::kSuccess;
-  if (probe_ == nullptr) {
+  abi::Result r = in.result();
+  if (r == abi::kSuccess && probe_ == nullptr) {
     r = driver_.cuStreamCreateWithPriority(&probe_, abi::kStreamNonBlocking, 0);
   }
   // Errors of all that runs in the context come out of any call in it.
@@ -207,6 +207,7 @@ absl::StatusOr<memory::ReadinessRef> CudaDevice::Record(memory::StreamOrder orde
     if (r != abi::kSuccess) return Note(r, "finding a stream's context");
   }
   const InContext in(driver_, of_stream);
+  if (in.result() != abi::kSuccess) return Note(in.result(), "entering its context");
   if (const abi::Result r = MayQueue(driver_, stream); r != abi::kSuccess) {
     return Note(r, "ordering after a stream");
   }

@@ -63,6 +63,7 @@ absl::StatusOr<Export> CudaDevice::ExportTo(const memory::Extent& extent, Export
   absl::StatusOr<abi::Context> context = context_.Get();
   if (!context.ok()) return context.status();
   const InContext in(driver_, *context);
+  if (in.result() != abi::kSuccess) return Note(in.result(), "entering its context");
   if (way == ExportWay::kHostPeer) {
     // A descriptor holds the memory for as long as the peer maps it; a handle holds nothing.
     way = facts->kind == MemoryKind::kVirtual ? ExportWay::kVmmDescriptor : ExportWay::kIpc;
@@ -129,6 +130,7 @@ absl::StatusOr<memory::Mapping> CudaDevice::Import(Export from_peer) {
   absl::StatusOr<abi::Context> context = context_.Get();
   if (!context.ok()) return context.status();
   const InContext in(driver_, *context);
+  if (in.result() != abi::kSuccess) return Note(in.result(), "entering its context");
   absl::StatusOr<abi::Address> base =
       absl::FailedPreconditionError("not an export of a GPU's memory");
   if (from_peer.way == ExportWay::kIpc && from_peer.bytes != 0) base = ImportIpc(from_peer);
@@ -221,6 +223,7 @@ absl::StatusOr<memory::Extent> CudaDevice::Allocate(size_t bytes) {
   absl::StatusOr<abi::Context> context = context_.Get();
   if (!context.ok()) return context.status();
   const InContext in(driver_, *context);
+  if (in.result() != abi::kSuccess) return Note(in.result(), "entering its context");
   LoadKernel();
   const size_t mapped = (bytes + granularity_ - 1) / granularity_ * granularity_;
   abi::AllocationProperties how;
@@ -243,6 +246,7 @@ bool CudaDevice::LockHost(const memory::Mapping& host, bool read_only) {
   const absl::StatusOr<abi::Context> context = context_.Get();
   if (!context.ok()) return false;
   const InContext in(driver_, *context);
+  if (in.result() != abi::kSuccess) return false;
   const abi::Result r = driver_.cuMemHostRegister_v2(
       host.base, host.bytes,
       abi::kHostRegisterPortable | (read_only ? abi::kHostRegisterReadOnly : 0));

@@ -35,6 +35,7 @@ absl::Status CudaDevice::FlushNicWrites() {
   const absl::StatusOr<abi::Context> context = context_.Get();
   if (!context.ok()) return context.status();
   const InContext in(driver_, *context);
+  if (in.result() != abi::kSuccess) return Note(in.result(), "entering its context");
   return Note(
       driver_.cuFlushGPUDirectRDMAWrites(abi::kFlushCurrentContext, abi::kFlushToAllDevices),
       "flushing what a NIC wrote");

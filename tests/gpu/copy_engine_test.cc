@@ -308,6 +308,42 @@ TEST_CASE("a full GPU queue refuses and takes more after a poll", "[gpu][copy]")
   f.Finish();
 }
 
+TEST_CASE("an event that cannot be recorded is not tried again", "[gpu][copy][order]") {
+  Fixture f;
+  const abi::Address from = f.cuda.Malloc(0, 64), to = f.cuda.Malloc(0, 64);
+  const abi::Stream stream = f.cuda.MakeStream(0);
+  REQUIRE(f.Copy(1, At(to), At(from), 64, stream));
+  f.Finish();
+  const int made = f.cuda.calls["cuEventCreate"];
+  f.cuda.Fail("cuEventRecord", abi::kInvalidContext);
+  REQUIRE(f.Copy(2, At(to), At(from), 64, stream));
+  f.Finish();
+  REQUIRE(f.Copy(3, At(to), At(from), 64, stream));
+  f.Finish();
+  CHECK(f.ended == std::map<uint64_t, bool>{{1, true}, {2, false}, {3, true}});
+  CHECK(f.cuda.calls["cuEventCreate"] == made + 1);
+}
+
+TEST_CASE("a copy whose context cannot be entered is not made in another", "[gpu][copy]") {
+  Fixture f;
+  const abi::Address from = f.cuda.Malloc(0, 64), to = f.cuda.Malloc(0, 64);
+  REQUIRE(f.Copy(1, At(to), At(from), 64));
+  f.Finish();
+  const int copies = f.cuda.calls["cuMemcpyAsync"] + f.cuda.calls["cuLaunchKernel"];
+  f.cuda.Fail("cuCtxPushCurrent_v2", abi::kInvalidContext);
+  REQUIRE(f.Copy(2, At(to), At(from), 64));
+  f.Finish();
+  CHECK(f.ended == std::map<uint64_t, bool>{{1, true}, {2, false}});
+  CHECK(f.cuda.calls["cuMemcpyAsync"] + f.cuda.calls["cuLaunchKernel"] == copies);
+  f.cuda.Fail("cuCtxPushCurrent_v2", abi::kInvalidContext);
+  CHECK_FALSE(f.gpu->Allocate(4096).ok());
+  f.cuda.Fail("cuCtxPushCurrent_v2", abi::kInvalidContext);
+  const memory::Extent described = f.gpu->Describe(At(from), 64)->front();
+  CHECK_FALSE(f.gpu->ExportTo(described, memory::ExportWay::kHostPeer).ok());
+  CHECK(f.gpu->ExportTo(described, memory::ExportWay::kHostPeer).ok());
+  CHECK(f.cuda.wrong_context == 0);
+}
+
 TEST_CASE("a GPU without memory for a stream fails copies, and takes them later", "[gpu][copy]") {
   Fixture f;
   const abi::Address a = f.cuda.Malloc(0, 64), b = f.cuda.Malloc(0, 64);
