@@ -58,8 +58,7 @@ struct Ending {
 
   UserTensor user;
   Tensor into, other;
-  // Outlives its link's last copy.
-  memory::FakeStream& stream = *new memory::FakeStream;
+  memory::FakeStream& stream = NewStream();
   test::Inference::Mock mock;
   std::unique_ptr<Server> server;
   std::shared_ptr<Channel> channel;

@@ -2,6 +2,7 @@
 // Tensors on fake devices, and a service that gives them.
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,12 @@ inline Tensor Blank(const Shape& shape) {
   const std::vector<float> zeros(static_cast<size_t>(shape.elements()));
   Fake(1).Write(tensor.mutable_data(), zeros.data(), tensor.bytes());
   return tensor;
+}
+
+// One that outlives whoever copies in its order.
+inline memory::FakeStream& NewStream() {
+  static auto* const all = new std::deque<memory::FakeStream>;
+  return all->emplace_back();
 }
 
 // A tensor of a fake device that lies within an allocation of a user's.

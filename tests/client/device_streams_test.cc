@@ -2,7 +2,6 @@
 // for them.
 #include <algorithm>
 #include <atomic>
-#include <deque>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -15,12 +14,6 @@
 
 namespace verbena {
 namespace {
-
-// One that outlives whoever copies in its order.
-memory::FakeStream& NewStream() {
-  static auto* const all = new std::deque<memory::FakeStream>;
-  return all->emplace_back();
-}
 
 ptrdiff_t CountDone(const std::vector<Call<Tensor>>& calls) {
   return std::count_if(calls.begin(), calls.end(),

@@ -1,6 +1,7 @@
 // A peer that writes anything into what it shares with this process, while memory of devices is
 // READ both ways and in streams.
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <random>
 #include <vector>
@@ -20,7 +21,8 @@ constexpr size_t kBytes = 3 << 20;  // several stages
 struct Rogue {
   explicit Rogue(uint32_t seed) : random(seed) {
     victim.events.keep_frames = false;
-    for (uint32_t i = 0; i < 4; ++i) streams.push_back(new memory::FakeStream);
+    static auto* const all = new std::deque<memory::FakeStream>;
+    for (uint32_t i = 0; i < 4; ++i) streams.push_back(&all->emplace_back());
   }
   uint64_t Up(uint64_t below) { return random() % below; }
   // Numbers that something may believe.
