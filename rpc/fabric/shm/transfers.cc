@@ -260,6 +260,11 @@ void Transfers::BeginMapped(uint32_t index, const memory::Mapping& mapping, uint
   const std::byte* const from = mapping.base + offset;
   memory::Device* const mapped = mapping.device->host_accessible() ? nullptr : mapping.device;
   const LocalPiece& first = t.pieces.front();
+  // A destination is one tensor's: its pieces ask for the same path, and the same order.
+  VERBENA_DCHECK(std::all_of(t.pieces.begin(), t.pieces.end(), [&first](const LocalPiece& p) {
+    return p.device != first.device ||
+           (p.path == first.path && p.order.stream == first.order.stream);
+  }));
   const memory::Device& by = mapped == nullptr ? *first.device : *mapped;
   const bool devices = mapped != nullptr && !t.into->host_accessible();
   if (!TakesPath(index, by.PathOf({first.data, from, first.bytes}, mapping.path), devices)) return;
