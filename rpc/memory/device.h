@@ -112,10 +112,25 @@ class Device {
   // where this is the same. Any thread.
   virtual std::array<std::byte, 16> hardware() const { return {}; }
 
-  // The methods below may block: setup thread only.
+  // The methods below may block: setup thread only. What fails by the hardware or by work that ran
+  // there is DATA_LOSS or ABORTED, as health() says from then on, and what nobody foresaw INTERNAL:
+  // callers pass these on.
+
+  // Of memory that the host cannot touch it does not block: any thread. NOT_FOUND: not memory of
+  // this device, not all of it, or freed; INVALID_ARGUMENT: no bytes. Both say to users what they
+  // wrapped, and to a READ that its destination is gone. UNIMPLEMENTED: memory that is mapped so
+  // that its parts cannot be told.
   virtual absl::StatusOr<std::vector<Extent>> Describe(const void* pointer, size_t bytes) = 0;
+  // Three say that the memory is there and cannot be given to a process or a NIC in that way, so
+  // that callers go by way of stages, and remember it: UNIMPLEMENTED (no memory of this device, or
+  // driver, can), FAILED_PRECONDITION (this memory cannot: how it was allocated), PERMISSION_DENIED
+  // (the system does not let it). RESOURCE_EXHAUSTED: not now; stages for what is leased now, and
+  // it is tried again. NOT_FOUND: freed, or allocated again: the lease is refused.
   virtual absl::StatusOr<Export> ExportTo(const Extent& extent, ExportWay way) = 0;
-  // Takes the descriptor.
+  // Takes the descriptor, of an error too. FAILED_PRECONDITION, UNIMPLEMENTED: no export that this
+  // device can map; OUT_OF_RANGE: the peer said another size than there is; RESOURCE_EXHAUSTED,
+  // PERMISSION_DENIED: as ExportTo. READs of a device's memory go by way of stages for all of them;
+  // those of host memory fail.
   virtual absl::StatusOr<Mapping> Import(Export from_peer) = 0;
   virtual void Release(const Mapping& mapping) = 0;
   // Makes later copies from a range of it faster, where that is known to be so.
@@ -129,6 +144,8 @@ class Device {
     return false;
   }
   virtual void UnlockHost(const Mapping& host) { (void)host; }
+  // RESOURCE_EXHAUSTED: no memory is left; the pools give back what they keep, and ask once more.
+  // UNIMPLEMENTED: this device allocates nothing for others: users wrap memory of their own.
   virtual absl::StatusOr<Extent> Allocate(size_t bytes) = 0;
   virtual void Free(const Extent& extent) = 0;
 
@@ -148,7 +165,8 @@ class Device {
     return mapped;
   }
   // The end of what is queued on the stream now. Waits for nothing. Any thread. UNIMPLEMENTED: a
-  // device that has no streams.
+  // device that has no streams; FAILED_PRECONDITION: the stream is being captured into a graph.
+  // Callers end the call or the fetch with it.
   virtual absl::StatusOr<ReadinessRef> Record(StreamOrder order) {
     (void)order;
     return absl::UnimplementedError("memory of the host is not of a stream: wait for it first");
