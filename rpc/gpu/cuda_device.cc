@@ -221,6 +221,12 @@ absl::StatusOr<memory::ReadinessRef> CudaDevice::Record(memory::StreamOrder orde
   return std::make_shared<WordReadiness>(*this, words_, *word);
 }
 
+absl::Status CudaDevice::CheckOrder(memory::StreamOrder order) const {
+  if (!IsPerThread(static_cast<abi::Stream>(order.stream))) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "the per-thread default stream means another stream on each thread: make a stream");
+}
+
 void CudaDevice::Remember(abi::Address address, Made made, size_t bytes) {
   absl::MutexLock lock(&mutex_);
   Own& own = own_[address];

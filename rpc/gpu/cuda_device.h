@@ -56,6 +56,7 @@ class CudaDevice final : public memory::Device, public memory::NicAccess {
   // The stream writes a word of page-locked memory when it gets there. Errors as StatusOf.
   // FAILED_PRECONDITION: the stream is being captured into a graph, and nothing is queued there.
   absl::StatusOr<memory::ReadinessRef> Record(memory::StreamOrder order) override;
+  absl::Status CheckOrder(memory::StreamOrder order) const override;
   Path PathOf(const memory::CopyPiece& piece, Path mapped) const override;
   bool Wanders(const void* address) const override;
 

@@ -24,6 +24,9 @@ struct ReadyWord {
 // CUDA's names for the default streams, which belong to no context.
 inline bool IsDefault(abi::Stream stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
 
+// Of those the one that is another stream on each thread.
+inline bool IsPerThread(abi::Stream stream) { return reinterpret_cast<uintptr_t>(stream) == 2; }
+
 // The words of one GPU. Any thread.
 class ReadyWords {
  public:

@@ -1,4 +1,5 @@
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -30,11 +31,7 @@ absl::Status UseGpu(const gpu::Driver& driver, int number) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status UseGpus(absl::Span<const int> numbers) {
-  static absl::Mutex mutex;
-  absl::MutexLock lock(&mutex);
+absl::Status UseAll(absl::Span<const int> numbers) {
   const absl::StatusOr<const gpu::Driver*> driver = gpu::LoadDriver();
   if (!driver.ok()) return driver.status();
   std::vector<int> all(numbers.begin(), numbers.end());
@@ -46,6 +43,16 @@ absl::Status UseGpus(absl::Span<const int> numbers) {
     if (absl::Status s = UseGpu(**driver, number); !s.ok()) return s;
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status UseGpus(absl::Span<const int> numbers) {
+  static absl::Mutex mutex;
+  absl::MutexLock lock(&mutex);
+  absl::Status status = UseAll(numbers);
+  memory::SayNoGpus(std::string(status.message()));
+  return status;
 }
 
 }  // namespace verbena

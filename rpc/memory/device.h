@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -171,6 +172,12 @@ class Device {
     (void)order;
     return absl::UnimplementedError("memory of the host is not of a stream: wait for it first");
   }
+  // Whether copies may be ordered by it, which engines queue on threads of the library's. Any
+  // thread; asks nobody. INVALID_ARGUMENT: it is another stream on each thread.
+  virtual absl::Status CheckOrder(StreamOrder order) const {
+    (void)order;
+    return absl::OkStatus();
+  }
   // Whether what lies there wanders between the host and such devices (cudaMallocManaged), whatever
   // it was wrapped as: a NIC would go on with the pages where it was. Any thread; a fraction of a
   // microsecond.
@@ -183,8 +190,10 @@ class Device {
 // The devices of this process: host always; GPUs and the fake when they register themselves. Any
 // thread.
 Device& HostDevice();
-// NOT_FOUND names the device.
+// NOT_FOUND names the device, and those that there are.
 absl::StatusOr<Device*> FindDevice(::verbena::Device where);
+// Why the process has no GPUs, or not all that were named; empty: it has. FindDevice says it too.
+void SayNoGpus(std::string why);
 // "host", "cuda:0". Any thread.
 std::string NameOf(::verbena::Device where);
 void RegisterDevice(std::unique_ptr<Device> device);

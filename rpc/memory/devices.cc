@@ -1,5 +1,7 @@
 // The devices of this process.
 #include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -16,6 +18,7 @@ struct Devices {
   absl::Mutex mutex;
   std::vector<std::unique_ptr<Device>> others
       ABSL_GUARDED_BY(mutex);  // never removed: regions point to them
+  std::string no_gpus ABSL_GUARDED_BY(mutex);
 };
 
 Devices& All() {
@@ -30,6 +33,23 @@ Device* Find(Devices& all, ::verbena::Device where) ABSL_SHARED_LOCKS_REQUIRED(a
   return nullptr;
 }
 
+// What is known, or why nothing is.
+absl::Status NoDevice(const Devices& all, ::verbena::Device where)
+    ABSL_SHARED_LOCKS_REQUIRED(all.mutex) {
+  const std::string no_device = absl::StrCat("no device ", NameOf(where), " in this process");
+  if (where.index() < 0) {
+    return absl::NotFoundError(absl::StrCat(no_device, ": numbers begin with 0"));
+  }
+  std::string known = "host";
+  for (const auto& device : all.others) absl::StrAppend(&known, ", ", NameOf(device->where()));
+  std::string cure;
+  if (where.kind() == ::verbena::Device::Kind::kCuda) {
+    cure =
+        all.no_gpus.empty() ? "; UseGpus() makes GPUs known" : "; UseGpus() said: " + all.no_gpus;
+  }
+  return absl::NotFoundError(absl::StrCat(no_device, ", which knows ", known, cure));
+}
+
 }  // namespace
 
 absl::StatusOr<Device*> FindDevice(::verbena::Device where) {
@@ -37,9 +57,13 @@ absl::StatusOr<Device*> FindDevice(::verbena::Device where) {
   Devices& all = All();
   absl::ReaderMutexLock lock(&all.mutex);
   if (Device* const device = Find(all, where)) return device;
-  return absl::NotFoundError(absl::StrCat(
-      "no device ", NameOf(where), " in this process",
-      where.kind() == ::verbena::Device::Kind::kCuda ? "; UseGpus() makes GPUs known" : ""));
+  return NoDevice(all, where);
+}
+
+void SayNoGpus(std::string why) {
+  Devices& all = All();
+  absl::MutexLock lock(&all.mutex);
+  all.no_gpus = std::move(why);
 }
 
 std::string NameOf(::verbena::Device where) {

@@ -329,6 +329,11 @@ absl::StatusOr<ReadinessRef> FakeDevice::Record(StreamOrder order) {
   return std::make_shared<FlagReadiness>(*this, static_cast<FakeStream*>(order.stream)->Record());
 }
 
+absl::Status FakeDevice::CheckOrder(StreamOrder order) const {
+  if (reinterpret_cast<uintptr_t>(order.stream) != 2) return absl::OkStatus();
+  return absl::InvalidArgumentError("a stream that is another on each thread");
+}
+
 absl::Status FakeDevice::health() const {
   absl::MutexLock lock(&mutex_);
   return health_;

@@ -46,6 +46,8 @@ class FakeDevice final : public Device, public NicAccess {
   std::unique_ptr<CopyEngine> MakeCopyEngine() override;
   // `order.stream` is a FakeStream.
   absl::StatusOr<ReadinessRef> Record(StreamOrder order) override;
+  // Refuses what a GPU does: cudaStreamPerThread, which is 2.
+  absl::Status CheckOrder(StreamOrder order) const override;
   absl::Status health() const override;
   // kDeviceCopy where an end is the host's.
   Path PathOf(const CopyPiece& piece, Path mapped) const override;

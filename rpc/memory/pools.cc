@@ -32,7 +32,7 @@ uint64_t FromEnvironment() {
   uint64_t bytes = 0;
   if (text == nullptr || (absl::SimpleAtoi(text, &bytes) && bytes >= kBytesMin)) return bytes;
   VERBENA_LOG(kWarning, "VERBENA_MEMORY_BYTES_MAX=", absl::CHexEscape(text), " is not used: it is ",
-              "a number of bytes, at least ", kBytesMin);
+              "a number of bytes, such as 2147483648, at least ", kBytesMin);
   return 0;
 }
 

@@ -27,9 +27,11 @@ constexpr int64_t kNoProgressNs = 10'000'000'000;
 // Whether the path is known to be another than the one that is required.
 absl::Status CheckPath(const Fetch& fetch, Path path) {
   if (fetch.require_path == Path::kNone || fetch.require_path == path) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the path of these bytes is ", PathName(path),
-                                                    ", and ", PathName(fetch.require_path),
-                                                    " is required"));
+  const absl::string_view required = PathName(fetch.require_path);
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the path of these bytes is ", PathName(path), ", and ", required,
+      required == "unknown" ? absl::StrCat(" (", static_cast<int>(fetch.require_path), ")") : "",
+      " is required"));
 }
 
 bool IsHost(const fabric::LocalPiece& piece) { return piece.device->host_accessible(); }
@@ -44,6 +46,17 @@ const void* StreamOf(const Transfer& transfer) {
     if (piece.order.stream != nullptr && !IsHost(piece)) return piece.order.stream;
   }
   return nullptr;
+}
+
+// Before any of it moves.
+absl::Status CheckStreams(const Fetch& fetch) {
+  const void* last = nullptr;
+  for (const fabric::LocalPiece& piece : fetch.pieces) {
+    if (piece.order.stream == last || IsHost(piece)) continue;
+    last = piece.order.stream;
+    if (absl::Status s = piece.device->CheckOrder(piece.order); !s.ok()) return s;
+  }
+  return absl::OkStatus();
 }
 
 // The bytes [offset, offset + bytes) of `pieces`.
@@ -107,6 +120,7 @@ absl::Status Transfers::Check(const Fetch& fetch, const wire::PayloadEntry& entr
 void Transfers::Start(Fetch& fetch, const wire::PayloadEntry& entry, PayloadSetImpl* set) {
   uint64_t bytes = 0;
   absl::Status status = Check(fetch, entry, bytes);
+  if (status.ok() && bytes != 0) status = CheckStreams(fetch);
   const Path all = PathOfAll(fetch, entry);
   if (status.ok() && bytes != 0 && all != Path::kNone) status = CheckPath(fetch, all);
   if (status.ok() && bytes != 0 && !link_.up()) status = link_.DownStatus();

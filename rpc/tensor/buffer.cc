@@ -86,6 +86,7 @@ Buffer Buffer::WrapReadOnly(const void* data, size_t bytes, Release release, Dev
 }
 
 absl::StatusOr<Buffer> Buffer::After(DeviceStream stream) const {
+  if (memory_ == nullptr) return absl::InvalidArgumentError("no memory to be written by a stream");
   const absl::StatusOr<memory::Device*> on = memory::FindDevice(device());
   if (!on.ok()) return on.status();
   absl::StatusOr<memory::ReadinessRef> after = (*on)->Record({stream.handle()});

@@ -151,6 +151,8 @@ void GoesByStages(Faulty& f) {
               absl::StrCat("the path of these bytes is pinned-staging, and ", PathName(path),
                            " is required"));
   }
+  CheckSays(f.Fetch(Path{77}).Get().status(), absl::StatusCode::kFailedPrecondition,
+            "pinned-staging, and unknown (77) is required");
   f.to.Read(seen.data(), f.destination.base, kCount * sizeof(float));
   CHECK(seen == zeros);
   auto required = f.Fetch(Path::kPinnedStaging);

@@ -60,6 +60,21 @@ TEST_CASE("a cancelled call ends though its reader's stream stands still, and it
   }
 }
 
+TEST_CASE("nothing moves in the order of a stream that is another on each thread",
+          "[client][device][order]") {
+  Fake(1);
+  UserTensor user(Shape(64));
+  for (const char* const transport : {"shm", "tcp"}) {
+    Giver giver(user.tensor, ChannelOptions().set_require_transport(transport));
+    const auto reply = giver.Get();
+    Tensor into = Blank(64);
+    const DeviceStream per_thread(reinterpret_cast<void*>(2));
+    auto fetch = reply.Fetch(reply->output(), Placement::Into(into).InStream(per_thread));
+    REQUIRE_CODE(std::move(fetch).Get().status(), kInvalidArgument);
+    CHECK(ValuesOf(Fake(1), into) == std::vector<float>(64));
+  }
+}
+
 // Over shm: between devices, whose copies stand in their stream at once; by way of stages; and from
 // the host.
 enum class Way { kDirect, kStaged, kFromHost };

@@ -316,6 +316,9 @@ TEST_CASE("a call whose tensor will never be written ends with what the device s
   REQUIRE_CODE(status, kAborted);
   CHECK(tensor.After(DeviceStream(&stream)).status().message() == "a kernel faulted");
   REQUIRE_CODE(FloatTensor({1}).After(DeviceStream(&stream)).status(), kUnimplemented);
+  const absl::Status none = Buffer().After(DeviceStream(&stream)).status();
+  REQUIRE_CODE(none, kInvalidArgument);
+  CHECK(none.message() == "no memory to be written by a stream");
   REQUIRE_CODE(inference.stub.Infer(InferParcel()).Get().status(), kOk);
 }
 

@@ -66,5 +66,19 @@ TEST_CASE("a GPU that failed is found out by who waits for its work", "[gpu][ord
   CHECK(gpu->Record({stream}).ok());
 }
 
+TEST_CASE("only on its own thread the per-thread default stream is what was meant",
+          "[gpu][order]") {
+  FakeDriver& cuda = FakeDriver::Reset(1);
+  const auto gpu = *CudaDevice::Create(cuda.table(), 0);
+  const absl::Status refused = gpu->CheckOrder({reinterpret_cast<void*>(2)});
+  CHECK(absl::IsInvalidArgument(refused));
+  CHECK(refused.message() ==
+        "the per-thread default stream means another stream on each thread: make a stream");
+  for (void* const good : {static_cast<void*>(nullptr), reinterpret_cast<void*>(1),
+                           static_cast<void*>(cuda.MakeStream(0))}) {
+    CHECK(gpu->CheckOrder({good}).ok());
+  }
+}
+
 }  // namespace
 }  // namespace verbena::gpu

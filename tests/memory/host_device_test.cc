@@ -7,7 +7,9 @@
 #include <cstring>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "rpc/memory/copy_now.h"
+#include "rpc/memory/fake_device.h"
 #include "rpc/memory/pool.h"
 #include "tests/catch.h"
 
@@ -101,8 +103,34 @@ TEST_CASE("foreign memory is described by itself with a new id each time", "[hos
 
 TEST_CASE("devices are found by name or refused by name", "[device]") {
   CHECK(*FindDevice(::verbena::Device::Host()) == &HostDevice());
-  CHECK(std::string(FindDevice(::verbena::Device::Cuda(3)).status().message()) ==
-        "no device cuda:3 in this process; UseGpus() makes GPUs known");
+  FakeDevice::Install(46);
+  const auto says = [](::verbena::Device where, absl::string_view begin, absl::string_view end) {
+    const std::string message(FindDevice(where).status().message());
+    INFO(message);
+    CHECK(absl::StartsWith(message, begin));
+    CHECK(absl::EndsWith(message, end));
+    CHECK(absl::StrContains(message, "fake:46") == (where.index() >= 0));
+  };
+  says(::verbena::Device::Cuda(3),
+       "no device cuda:3 in this process, which knows host, fake:", "; UseGpus() makes GPUs known");
+  says(::verbena::Device::Cuda(-1), "no device cuda:-1 in this process: numbers begin with 0", "");
+  SayNoGpus("cuda: no driver");
+  says(::verbena::Device::Cuda(0), "no device cuda:0 in this process, which knows host, fake:",
+       "; UseGpus() said: cuda: no driver");
+  SayNoGpus("");
+  says(::verbena::Device::Fake(77), "no device fake:77 in this process, which knows host, ", "");
+}
+
+TEST_CASE("a path is found by each name that one has, and by no other", "[device]") {
+  for (const Path path : {Path::kNone, Path::kLocal, Path::kNvlinkIpc, Path::kPinnedStaging}) {
+    CHECK(*PathFromName(PathName(path)) == path);
+  }
+  for (const char* const name : {"", "unknown", "NVLINK-IPC", "nvlink"}) {
+    const absl::Status status = PathFromName(name).status();
+    CHECK(absl::IsInvalidArgument(status));
+    CHECK(absl::StrContains(status.message(), "none, local, mapped"));
+    CHECK(absl::StrContains(status.message(), "pinned-staging"));
+  }
 }
 
 TEST_CASE("an allocation of the host device is writable memory", "[host]") {

@@ -54,7 +54,7 @@ struct Known {
 };
 constexpr absl::string_view kSwitch = "0 or 1";
 constexpr absl::string_view kByte = "a number from 0 to 255";
-constexpr absl::string_view kBytes = "a number of bytes";
+constexpr absl::string_view kBytes = "a number of bytes, such as 2147483648";
 constexpr Known kKnown[] = {
     {"DEVICE", "a list of devices or ports, such as mlx5_0,mlx5_1:1",
      [](absl::string_view text, Settings& into) {

@@ -59,8 +59,11 @@ class Buffer {
   // A part that shares the memory. OUT_OF_RANGE names the range and bytes().
   absl::StatusOr<Buffer> Slice(size_t offset, size_t bytes) const;
   // The same memory of a GPU, written by work that is queued on `stream` now: peers are told of it
-  // when that has ended, and nobody waits for it before. Replaces what was said before. Any thread;
-  // microseconds. UNIMPLEMENTED: host memory; NOT_FOUND: no such GPU; ABORTED, DATA_LOSS: failed.
+  // when that has ended, and nobody waits for it before. Replaces what was said before. A stream of
+  // another GPU will do. Null is the legacy default stream of this memory's GPU, in programs built
+  // with --default-stream per-thread too; cudaStreamPerThread is the calling thread's. Any thread;
+  // microseconds. FAILED_PRECONDITION: the stream is being captured into a graph; INVALID_ARGUMENT:
+  // no memory; UNIMPLEMENTED: host memory; NOT_FOUND: no such GPU; ABORTED, DATA_LOSS: failed.
   absl::StatusOr<Buffer> After(DeviceStream stream) const;
   // How many Buffers and Tensors share the memory, leases counted; 0 without memory. A hint while
   // others copy.

@@ -9,7 +9,7 @@ class Device {
   enum class Kind : uint8_t {
     kHost = 0,
     kCuda = 1,
-    kFake = 255,  // tests: memory that the CPU may not touch
+    kFake = 255,  // this library's own tests: memory that the CPU may not touch
   };
 
   constexpr Device() = default;
@@ -29,8 +29,11 @@ class Device {
   int index_ = 0;
 };
 
-// A cudaStream_t or CUstream, of whatever made it; null is CUDA's default stream. Not the owner: it
-// stays yours, and must live until what was given it has ended.
+// A cudaStream_t or CUstream, of whatever made it; null is CUDA's legacy default stream of the GPU
+// whose memory it is given for, in programs built with --default-stream per-thread too. Not the
+// owner: it stays yours, and must live until what was given it has ended. cudaStreamPerThread is
+// taken by After, on the thread that calls it; a fetch from a peer that is ordered by it
+// is refused (INVALID_ARGUMENT), since on the library's threads it is another stream.
 class DeviceStream {
  public:
   explicit DeviceStream(void* handle)

@@ -23,8 +23,9 @@ namespace verbena {
 // rate. The first allocation on a GPU, or fetch to it, waits for what runs there, as the driver
 // loads a kernel of the library's then: no stream may stand still until that is over. UNAVAILABLE:
 // no driver, or no GPU here; NOT_FOUND: no GPU of that number (those before it are known then);
-// FAILED_PRECONDITION: a driver that cannot be used. Any thread but a reactor's; may block for a
-// second.
+// FAILED_PRECONDITION: a driver that cannot be used: older than CUDA 11.4's (470), the toolkit's
+// stub, or one that does not load. That the driver did not load, or showed no GPU, is final for the
+// process: later calls say the same. Any thread but a reactor's; may block for a second.
 absl::Status UseGpus(absl::Span<const int> numbers = {});
 
 }  // namespace verbena

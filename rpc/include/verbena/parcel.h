@@ -79,15 +79,17 @@ class ParcelBase {
   // on RDMA and shared memory. On a parcel that it was attached to, or after FetchAll: the same
   // memory where that is what `placement` says, else a copy within this process, which comes after
   // the tensor's producer (Tensor::After) and after what is queued on the placement's stream.
-  // Errors: INVALID_ARGUMENT (a foreign descriptor, or a destination of another type or shape),
-  // OUT_OF_RANGE (slice), FAILED_PRECONDITION (released, or the call is over; the destination was
-  // freed), NOT_FOUND (no such device here: UseGpus), CANCELLED (released meanwhile), UNAVAILABLE
-  // (the owner is gone), DATA_LOSS (the owner revoked it: a reply's tensors stay its server's,
-  // which takes them back when they were not fetched for ServerOptions::set_reply_lease_age_max, 30
-  // s unless it says otherwise; its memory is gone, or its device has failed), RESOURCE_EXHAUSTED
-  // (pool, device or budget, named), and what a device of the destination's says that has failed.
-  // Dropping the Call leaves the destination owned until no byte can arrive any more. Any thread;
-  // several at the same time are fine.
+  // Errors: INVALID_ARGUMENT (a foreign descriptor, a destination of another type or shape, or
+  // cudaStreamPerThread), OUT_OF_RANGE (slice), FAILED_PRECONDITION (released, or the call is over;
+  // the destination was freed; the path is not the one that Placement::RequirePath names: the
+  // message says which it is, report().path need not; the stream of Placement::InStream is being
+  // captured into a graph), NOT_FOUND (no such device here: UseGpus), CANCELLED (released
+  // meanwhile), UNAVAILABLE (the owner is gone), DATA_LOSS (the owner revoked it: a reply's tensors
+  // stay its server's, which takes them back when they were not fetched for
+  // ServerOptions::set_reply_lease_age_max, 30 s unless it says otherwise; its memory is gone, or
+  // its device has failed), RESOURCE_EXHAUSTED (pool, device or budget, named), and what a device
+  // of the destination's says that has failed. Dropping the Call leaves the destination owned until
+  // no byte can arrive any more. Any thread; several at the same time are fine.
   Call<Tensor> Fetch(const v1::Tensor& descriptor, const Placement& placement = {}) const;
   // Only a part.
   Call<Tensor> Fetch(const v1::Tensor& descriptor, const TensorSlice& slice,

@@ -2,6 +2,7 @@
 // Path: the way that the bytes of a fetch took, told by CallReport; a Placement may require one.
 #include <cstdint>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace verbena {
@@ -50,5 +51,8 @@ constexpr absl::string_view PathName(Path path) {
   }
   return "unknown";
 }
+
+// What PathName calls so. INVALID_ARGUMENT lists the names.
+absl::StatusOr<Path> PathFromName(absl::string_view name);
 
 }  // namespace verbena

@@ -64,7 +64,9 @@ class Placement {
   // there when they come, and what is queued there once the fetch has ended sees them. Between GPUs
   // of one host it ends when the copy stands in the stream, whatever it has to wait for there;
   // until it is over its owner's memory and its destination are held. One that is cancelled, or out
-  // of time, when its copies stand there ends at once, and what they bring still arrives.
+  // of time, when its copies stand there ends at once, and what they bring still arrives. Into
+  // memory of the host: the stream is ignored; the fetch ends when the bytes are there. A fetch
+  // from a peer ends with INVALID_ARGUMENT, and moves nothing, where it is cudaStreamPerThread.
   Placement& InStream(DeviceStream stream) & {
     stream_ = stream.handle();
     return *this;

@@ -105,7 +105,8 @@ class Tensor {
 
   // As Buffer::After: its producer is queued on `stream` now.
   //   producer<<<grid, block, 0, stream>>>(t.mutable_data(), ...);
-  //   reply.Attach(*reply->mutable_output(), *t.After(verbena::DeviceStream(stream)));
+  //   VERBENA_CO_ASSIGN_OR_RETURN(Tensor after, t.After(verbena::DeviceStream(stream)));
+  //   reply.Attach(*reply->mutable_output(), std::move(after));
   absl::StatusOr<Tensor> After(DeviceStream stream) const;
   // All elements in row-major order, valid while this tensor or a copy lives. FAILED_PRECONDITION:
   // not host memory, not contiguous, misaligned for T, or (Mutable) read-only; INVALID_ARGUMENT: T
