@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace verbena::gpu {
@@ -64,7 +65,12 @@ absl::StatusOr<Driver> LoadDriverFrom(const char* file) {
   void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const why = dlerror();
-    return absl::UnavailableError(absl::StrCat("cuda: no driver: ", why == nullptr ? file : why));
+    const absl::string_view text = why == nullptr ? file : why;
+    // One that lacks a library of its own names that.
+    const bool none =
+        absl::StartsWith(text, file) && absl::EndsWith(text, "No such file or directory");
+    if (none) return absl::UnavailableError(absl::StrCat("cuda: no driver: ", text));
+    return absl::FailedPreconditionError(absl::StrCat("cuda: the driver does not load: ", text));
   }
   Driver driver;
   const char* missing = nullptr;

@@ -249,6 +249,26 @@ void ExamineGpu(const MachineFacts& facts, const fabric::verbs::GpuReport& gpu,
   }
 }
 
+// By what LoadDriver says.
+std::string DriverCure(absl::string_view why) {
+  if (absl::StrContains(why, "toolkit's stub")) {
+    return "take the toolkit's lib64/stubs out of LD_LIBRARY_PATH and /etc/ld.so.conf.d: it is for "
+           "the linker alone";
+  }
+  if (absl::StrContains(why, "does not load")) {
+    return "look which file it is (LD_LIBRARY_PATH, ldconfig -p | grep libcuda.so.1), and install "
+           "NVIDIA's driver anew; in a container, start it with the host's (--gpus all)";
+  }
+  return "nvidia-smi says what is wrong; libcuda.so.1 must be of the version that the kernel has "
+         "loaded (/proc/driver/nvidia/version), of CUDA 11.4 or later";
+}
+
+void ExamineDriver(const GpuFacts& gpu, Findings& findings) {
+  if (!gpu.unusable) return;
+  Problem(findings, "gpu", absl::StrCat("the GPU driver cannot be used: ", gpu.none),
+          DriverCure(gpu.none));
+}
+
 void ExamineTransports(const MachineFacts& facts, Findings& findings) {
   for (const TransportFacts& transport : facts.transports) {
     if (transport.usable) continue;
@@ -270,6 +290,7 @@ std::vector<Finding> Examine(const MachineFacts& facts) {
   ExamineMemory(facts, findings);
   ExamineDma(facts, findings);
   for (const fabric::verbs::GpuReport& gpu : facts.gpu.devices) ExamineGpu(facts, gpu, findings);
+  ExamineDriver(facts.gpu, findings);
   ExamineTransports(facts, findings);
   std::stable_partition(findings.begin(), findings.end(),
                         [](const Finding& finding) { return finding.problem; });

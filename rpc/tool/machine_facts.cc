@@ -124,7 +124,9 @@ MachineFacts GatherFacts() {
   facts.memory = GatherMemory();
   facts.gpu = GatherGpu();
   // Before NICs are chosen, which GPUs have a say in.
-  facts.gpu.none = std::string(UseGpus().message());
+  const absl::Status gpus = UseGpus();
+  facts.gpu.none = std::string(gpus.message());
+  facts.gpu.unusable = absl::IsFailedPrecondition(gpus);
   facts.iommu = GatherIommu();
   facts.verbs = fabric::verbs::ReportDevices(fabric::verbs::Settings::FromEnvironment());
   facts.gpu.devices = fabric::verbs::ReportGpus(fabric::verbs::KnownGpus(), facts.verbs);

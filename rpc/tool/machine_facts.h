@@ -38,8 +38,9 @@ struct MemoryFacts {
 struct GpuFacts {
   bool driver = false;  // NVIDIA's is loaded
   std::string driver_version;
-  bool peermem = false;  // nvidia_peermem, or its forerunner
-  std::string none;      // why this process has no GPU; empty: it has some
+  bool peermem = false;   // nvidia_peermem, or its forerunner
+  std::string none;       // why this process has no GPU; empty: it has some
+  bool unusable = false;  // there is a libcuda, and that is why
   std::vector<fabric::verbs::GpuReport> devices;
 };
 

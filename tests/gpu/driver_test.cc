@@ -11,6 +11,11 @@ TEST_CASE("a machine without a driver says so", "[gpu][driver]") {
   CHECK(absl::IsUnavailable(none.status()));
   CHECK(std::string(none.status().message()).find("libcuda-that-is-not-there") !=
         std::string::npos);
+  // One that is there and does not load.
+  const auto broken = LoadDriverFrom("/proc/self/status");
+  CHECK(absl::IsFailedPrecondition(broken.status()));
+  CHECK(std::string(broken.status().message()).find("does not load: /proc/self/status") !=
+        std::string::npos);
   // A library that is no driver: the first function is missing.
   const auto other = LoadDriverFrom("libc.so.6");
   CHECK(absl::IsFailedPrecondition(other.status()));

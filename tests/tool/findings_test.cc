@@ -197,6 +197,22 @@ TEST_CASE("with a GPU a NIC needs dma-buf or nvidia_peermem", "[tool]") {
   CHECK(Examine(facts).empty());
 }
 
+TEST_CASE("a GPU driver that cannot be used is a problem, one that is not there is none",
+          "[tool]") {
+  MachineFacts facts = NicMachine();
+  facts.gpu.none = "cuda: no driver: libcuda.so.1: No such file or directory";
+  CHECK(Examine(facts).empty());
+  facts.gpu.unusable = true;
+  facts.gpu.none = "cuda: cuInit: CUDA_ERROR_STUB_LIBRARY (the toolkit's stub was found)";
+  CHECK_THAT(TheProblem(facts).text,
+             ContainsSubstring("driver cannot be used: cuda: cuInit: CUDA_ERROR_STUB_LIBRARY"));
+  CHECK_THAT(TheProblem(facts).cure, ContainsSubstring("LD_LIBRARY_PATH"));
+  facts.gpu.none = "cuda: the driver does not load: libcuda.so.1: file too short";
+  CHECK_THAT(TheProblem(facts).cure, ContainsSubstring("ldconfig -p"));
+  facts.gpu.none = "cuda: the driver in libcuda.so.1 has no cuMemGetAccess; 11.4 or later has";
+  CHECK_THAT(TheProblem(facts).cure, ContainsSubstring("nvidia-smi"));
+}
+
 TEST_CASE("a NIC that does not reach a GPU is a problem, unless it is none", "[tool]") {
   MachineFacts facts = GpuMachine();
   CHECK(Examine(facts).empty());
