@@ -19,6 +19,7 @@ namespace {
 // Null: there is none, or it is not to be used.
 absl::StatusOr<std::shared_ptr<const Gpu>> FindGpu(bool first) {
   const absl::StatusOr<int> gpus = UseAllGpus();
+  if (!gpus.ok() && GpuRequired()) return gpus.status();
   if (!gpus.ok()) {
     std::printf("on the host: %s\n", std::string(gpus.status().message()).c_str());
     return std::shared_ptr<const Gpu>();

@@ -8,6 +8,7 @@ namespace verbena::examples {
 absl::StatusOr<Place> Place::Find(int wanted) {
   Place place;
   const absl::StatusOr<int> gpus = UseAllGpus();
+  if (!gpus.ok() && GpuRequired()) return gpus.status();
   if (!gpus.ok()) {
     place.description = absl::StrCat("host memory, since ", gpus.status().message());
     return place;

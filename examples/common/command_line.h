@@ -19,15 +19,20 @@ struct CommandLine {
       ChannelOptions().set_connect_timeout(absl::Seconds(5)).set_default_timeout(absl::Seconds(10));
 };
 
-// Empty, and `usage` on stderr, unless there are as many arguments as `count`, or up to `more`
-// more, and no other option.
+// Empty, and what is wrong on stderr, unless there are as many arguments as `count`, or up to
+// `more` more, and no option but --transport with a transport's name.
 inline std::optional<CommandLine> ReadCommandLine(int argc, char** argv, size_t count,
                                                   const char* usage, size_t more = 0) {
   CommandLine line;
   for (int i = 1; i < argc; ++i) {
     const absl::string_view word = argv[i];
     if (word == "--transport" && i + 1 < argc) {
-      line.channel.set_require_transport(argv[++i]);
+      const absl::string_view name = argv[++i];
+      if (name != "shm" && name != "verbs" && name != "tcp") {
+        std::fprintf(stderr, "--transport %s: it is shm, verbs or tcp\n", argv[i]);
+        return std::nullopt;
+      }
+      line.channel.set_require_transport(name);
     } else if (!word.empty() && word[0] != '-') {
       line.arguments.emplace_back(word);
     } else {

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 #include "absl/strings/str_cat.h"
 #include "verbena/gpu.h"
 #include "verbena/status.h"
@@ -74,6 +76,11 @@ absl::StatusOr<int> UseAllGpus() {
   int count = 0;
   VERBENA_RETURN_IF_ERROR(Check(Cuda().cuDeviceGetCount(&count), "counting GPUs"));
   return count;
+}
+
+bool GpuRequired() {
+  const char* const text = std::getenv("VERBENA_EXAMPLE_GPU");
+  return text != nullptr && absl::string_view(text) == "required";
 }
 
 absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(int number, const char* kernels) {

@@ -17,6 +17,9 @@ namespace verbena::examples {
 // How many GPUs there are, made known to Verbena. UNAVAILABLE says why there are none.
 absl::StatusOr<int> UseAllGpus();
 
+// Whether to end rather than to go on in the host's memory, as VERBENA_EXAMPLE_GPU=required says.
+bool GpuRequired();
+
 class Gpu {
  public:
   // `kernels` is PTX, compiled here for this GPU; null: none. Errors name what the driver refused.

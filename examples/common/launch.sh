@@ -18,7 +18,7 @@ from_caller() { [[ $1 == /* ]] && echo "$1" || echo "$caller/$1"; }
 options() {
   transport=()
   if [[ ${1:-} == --transport ]]; then
-    [[ -n ${2:-} ]] || wrong_use "--transport needs a value: shm, verbs or tcp"
+    [[ ${2:-} =~ ^(shm|verbs|tcp)$ ]] || wrong_use "--transport ${2:-}: it is shm, verbs or tcp"
     transport=("$1" "$2")
     shift 2
   fi
