@@ -48,6 +48,11 @@ absl::Status RowsAreOfOneTensor() {
   return absl::InvalidArgumentError("Placement::IntoRows is for the fetch of one tensor");
 }
 
+absl::Status OneDestination(const Placement& placement) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(placement.destinations(), " destinations for the fetch of one tensor"));
+}
+
 absl::StatusOr<memory::Device*> WritableDevice(Device where) { return memory::FindDevice(where); }
 
 struct Run {
@@ -169,6 +174,7 @@ Call<Tensor> FetchTensor(const ParcelBase& parcel, const v1::Tensor& descriptor,
   absl::StatusOr<Layout> layout = LayoutOf(descriptor, SlotBytes(table, *slot));
   if (layout.ok() && slice != nullptr) layout = layout->Slice(*slice);
   if (!layout.ok()) return failed(layout.status());
+  if (placement.destinations() > 1) return failed(OneDestination(placement));
   if (slot->here) {
     return Call<Tensor>(FetchLocal(slot->local, *layout, slice == nullptr, placement));
   }
@@ -211,6 +217,7 @@ Call<Buffer> ParcelBase::Fetch(const v1::Buffer& descriptor, const Placement& pl
         "the descriptor says ", descriptor.bytes(), " bytes, the payload has ", bytes)));
   }
   if (placement.rows() != nullptr) return failed(RowsAreOfOneTensor());
+  if (placement.destinations() > 1) return failed(OneDestination(placement));
   const Tensor* into = placement.destination();
   if (into != nullptr && (into->bytes() != bytes || into->read_only() || !into->contiguous())) {
     return failed(absl::InvalidArgumentError(absl::StrCat("destination ", into->DebugString(),

@@ -33,6 +33,7 @@ absl::StatusOr<std::vector<memory::ReadinessRef>> AwaitedOf(const Buffer& local,
   if (after != nullptr && !after->ready()) awaited.push_back(after);
   if (placement.stream() == nullptr || IsHost(placement.device())) return awaited;
   VERBENA_ASSIGN_OR_RETURN(memory::Device * device, memory::FindDevice(placement.device()));
+  VERBENA_RETURN_IF_ERROR(device->CheckOrder({placement.stream()}));
   VERBENA_ASSIGN_OR_RETURN(memory::ReadinessRef queued, device->Record({placement.stream()}));
   if (!queued->ready()) awaited.push_back(std::move(queued));
   return awaited;

@@ -100,6 +100,16 @@ TEST_CASE("what is here is copied after what its destination's stream does with 
   CHECK((ValuesOf(Fake(1), into) == sent));
 }
 
+TEST_CASE("what is here is not copied in the order of a stream that each thread has",
+          "[client][device][order]") {
+  Fake(0);
+  Parcel<test::InferReply> parcel;
+  parcel.Attach(*parcel->mutable_output(), FloatTensor({1, 2}));
+  const Placement placement =
+      Placement(Device::Fake(0)).InStream(DeviceStream(reinterpret_cast<void*>(2)));
+  REQUIRE_CODE(parcel.Fetch(parcel->output(), placement).Get().status(), kInvalidArgument);
+}
+
 TEST_CASE("a copy of what is here ends with what its device says", "[client][device][fault]") {
   FakeDevice& broken = Fake(11);
   memory::FakeStream stream;

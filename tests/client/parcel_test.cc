@@ -212,6 +212,12 @@ TEST_CASE("a released parcel cannot be fetched from", "[client][parcel]") {
 TEST_CASE("destinations that do not fit are refused", "[client][parcel]") {
   Inference inference;
   auto reply = *inference.stub.Infer(InferParcel()).Get();
+  const absl::Status two =
+      reply.Fetch(reply->output(), Placement::Into(FloatTensor({1}), FloatTensor({2})))
+          .Get()
+          .status();
+  REQUIRE_CODE(two, kInvalidArgument);
+  CHECK(two.message() == "2 destinations for the fetch of one tensor");
   REQUIRE_CODE(reply.Fetch(reply->output(), Placement::Into(FloatTensor({1, 2}))).Get().status(),
                kInvalidArgument);
   static const float constant[4] = {};
