@@ -33,8 +33,10 @@ Live CountLive() {
       }
       void Run() {
         counters = session::EngineOf(reactor).counters();
-        done.store(1, std::memory_order_release);
-        reactor.Wake(done);
+        reactor::Reactor& home = reactor;  // this may be gone once it is done
+        const std::atomic<uint32_t>& flag = done;
+        done.store(1);
+        home.Wake(flag);
       }
       reactor::Reactor& reactor;
       session::Engine::Counters counters;

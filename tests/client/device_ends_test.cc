@@ -84,7 +84,7 @@ TEST_CASE("a channel connects anew while a stream stands still that copies from 
   CHECK(connects);
   CHECK(ValuesOf(Fake(1), e.into) == std::vector<float>(64));
   e.stream.Finish();
-  CHECK(Eventually([&] { return ValuesOf(Fake(1), e.into) == Counting(64); }));
+  CHECK(ValuesAfter(e.stream, e.into) == Counting(64));
 }
 
 TEST_CASE("fetches end with their link though a part of them stands in a stream that does not move",
@@ -118,7 +118,7 @@ TEST_CASE("fetches end with their link though a part of them stands in a stream 
     const absl::Status status = std::move(fetches[i]).Get().status();
     CHECK((status.ok() || absl::IsUnavailable(status)));
     if (!status.ok() || i == 0) continue;
-    CHECK(Eventually([&] { return ValuesOf(Fake(1), into[i]) == Counting(kCount); }));
+    CHECK(ValuesAfter(e.stream, into[i]) == Counting(kCount));
   }
 }
 

@@ -27,6 +27,14 @@ inline std::vector<float> ValuesOf(FakeDevice& fake, const Tensor& tensor) {
   return values;
 }
 
+// Of a tensor on fake:1 once what is queued on the stream now has ended: copies too, of which
+// nobody else hears, and beside which nobody may look.
+inline std::vector<float> ValuesAfter(memory::FakeStream& stream, const Tensor& tensor) {
+  const memory::FakeStream::Flag end = stream.Record();
+  CHECK(Eventually([&] { return end->load(); }));
+  return ValuesOf(Fake(1), tensor);
+}
+
 // Zeros on fake:1, whose memory may have been somebody else's.
 inline Tensor Blank(const Shape& shape) {
   Tensor tensor = *Tensor::Empty(kFloat32, shape, Device::Fake(1));

@@ -147,7 +147,7 @@ TEST_CASE("fetches do not wait for others' streams that stand still", "[client][
   for (size_t i = 0; i < fetches.size(); ++i) {
     REQUIRE(Eventually([&] { return fetches[i].done(); }));
     REQUIRE_CODE(std::move(fetches[i]).Get().status(), kOk);
-    CHECK(Eventually([&] { return ValuesOf(Fake(1), into[i]) == Counting(Late::kCount); }));
+    CHECK(ValuesAfter(late.stream, into[i]) == Counting(Late::kCount));
   }
 }
 
@@ -182,7 +182,7 @@ TEST_CASE("fetches for which a stream has no room come when others of it have en
     const bool given_up = i == kFetches - 2;
     CHECK(std::move(fetches[i]).Get().ok() != given_up);
     if (given_up) continue;
-    CHECK(Eventually([&] { return ValuesOf(Fake(1), into[i]) == Counting(64); }));
+    CHECK(ValuesAfter(stream, into[i]) == Counting(64));
   }
 }
 
@@ -226,7 +226,7 @@ TEST_CASE("a fetch of which a part stands in its stream, and for the rest is no 
     const bool ok = std::move(fetches[i]).Get().ok();
     CHECK((ok || (given_up && !stands[i])));
     if (given_up || i == 0) continue;
-    CHECK(Eventually([&] { return ValuesOf(Fake(1), into[i]) == Counting(5000); }));
+    CHECK(ValuesAfter(stream, into[i]) == Counting(5000));
   }
 }
 
@@ -282,7 +282,7 @@ TEST_CASE("a fetch in the order of a stream that is being captured says so, and 
     CHECK(absl::StrContains(status.message(), "is being captured"));
     stream.Capture(false);
     REQUIRE_CODE(fetch().Get().status(), kOk);
-    CHECK(Eventually([&] { return ValuesOf(Fake(1), into) == Counting(64); }));
+    CHECK(ValuesAfter(stream, into) == Counting(64));
   }
 }
 
