@@ -321,7 +321,8 @@ TEST_CASE("a tensor of many elements that are the same few bytes takes its own m
     PeakBytes();
     const size_t before = PeakBytes();
     got = co_await request.Fetch(request->input());
-    grown = PeakBytes() - before;
+    const size_t peak = PeakBytes();
+    grown = peak - std::min(before, peak);  // what others have given back may be more
     co_return absl::OkStatus();
   };
   testing::Loopback loop(service.mock);
