@@ -91,6 +91,8 @@ absl::Status AddGatheredTransfer(FetchPlan& plan, uint32_t entry, const Layout& 
   const Run range = Enclosing(layout);
   const Device where = destination.device();
   VERBENA_ASSIGN_OR_RETURN(memory::Device * device, WritableDevice(where));
+  // The transfer, which the session checks, is in no stream's order; the copy after it is.
+  VERBENA_RETURN_IF_ERROR(device->CheckOrder(plan.order));
   VERBENA_ASSIGN_OR_RETURN(Buffer enclosing, Buffer::Allocate(range.bytes, where));
   std::byte* const from = enclosing.mutable_data();
   std::byte* const to = destination.mutable_data();

@@ -1,7 +1,6 @@
 #include "rpc/tensor/fetch_local.h"
 
 #include <cstring>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -61,16 +60,16 @@ absl::Status CopyStrided(const Buffer& local, const Layout& layout, Device where
     return absl::OkStatus();
   }
   if (IsHost(local.device())) {
-    const std::unique_ptr<std::byte[]> packed(new std::byte[layout.bytes()]);
-    Gather(layout, local.data(), 0, packed.get());
-    const memory::CopyPiece all{to, packed.get(), layout.bytes()};
+    VERBENA_ASSIGN_OR_RETURN(Buffer packed, Buffer::Allocate(layout.bytes()));
+    Gather(layout, local.data(), 0, packed.mutable_data());
+    const memory::CopyPiece all{to, packed.data(), layout.bytes()};
     return memory::CopyNow(where, {&all, 1});
   }
   if (IsHost(where)) {
-    const std::unique_ptr<std::byte[]> whole(new std::byte[local.bytes()]);
-    const memory::CopyPiece all{whole.get(), local.data(), local.bytes()};
+    VERBENA_ASSIGN_OR_RETURN(Buffer whole, Buffer::Allocate(local.bytes()));
+    const memory::CopyPiece all{whole.mutable_data(), local.data(), local.bytes()};
     VERBENA_RETURN_IF_ERROR(memory::CopyNow(local.device(), {&all, 1}));
-    Gather(layout, whole.get(), 0, to);
+    Gather(layout, whole.data(), 0, to);
     return absl::OkStatus();
   }
   VERBENA_ASSIGN_OR_RETURN(const std::vector<memory::CopyPiece> rows,

@@ -58,6 +58,9 @@ TEST_CASE("columns of a device's tensor are packed by the device that fetches th
       REQUIRE_CODE(packed.status(), kOk);
       CHECK(ValuesOf(Fake(index), *packed) == columns);
     }
+    const Placement per_thread =
+        Placement(Device::Fake(0)).InStream(DeviceStream(reinterpret_cast<void*>(2)));
+    REQUIRE_CODE(reply.Fetch(reply->output(), slice, per_thread).Get().status(), kInvalidArgument);
     // After what is queued on a stream; given up, it ends at once and writes nothing.
     Tensor into = Blank(Shape(kRows, 9));
     memory::FakeStream stream;
