@@ -80,8 +80,8 @@ inline constexpr uint32_t kVerbsSendBuffers = 256;
 inline constexpr uint64_t kVerbsReadBytesMax = 8 << 20;
 
 // ---- tensors
-// Rows of a slice below this are not READ one by one: what encloses them is, and the CPU picks them
-// out.
+// Rows of a slice below this are not READ one by one: what encloses them is, and the CPU, or the
+// device that fetches, picks them out.
 inline constexpr uint64_t kGatherBelowBytes = 4 << 10;
 // Rows of a slice that a device picks out, with copies of its own. More is refused with
 // INVALID_ARGUMENT.
